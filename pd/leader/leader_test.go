@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -550,5 +552,105 @@ func TestFollower_ATurnThatCameAsItsClientLeftIsTaken(t *testing.T) {
 	leave()
 	if err := <-left; !errors.Is(err, context.Canceled) || taken != 1 {
 		t.Errorf("%v, %d turns are reported as taken", err, taken)
+	}
+}
+
+// One of two replicas leads, and the other follows; a replica without a follower does neither.
+func TestFollower_OneLeads(t *testing.T) {
+	first, second := pair(t)
+	if !first.follower.Leads() || first.follower.Follows() || second.follower.Leads() || !second.follower.Follows() {
+		t.Errorf("the first leads: %v, the second leads: %v", first.follower.Leads(), second.follower.Leads())
+	}
+	var none *Follower
+	if none.Leads() || none.Follows() {
+		t.Error("nobody leads or follows")
+	}
+}
+
+// A leader that stops in order gives its office back, so that the next one has it at once.
+func TestElection_AStoppedLeaderResigns(t *testing.T) {
+	r := redisserver.Start(t)
+	first := startReplica(t, r, "first", patience)
+	eventually(t, "the first decides", first.decides)
+	first.end()
+	next := NewElection(r.Client(), "test:", "next", "127.0.0.1:1", slog.New(slog.DiscardHandler))
+	next.ask(t.Context())
+	if record, own, _ := next.Current(); !own {
+		t.Errorf("%+v leads", record)
+	}
+}
+
+// following is a follower with a leader that a test plays.
+func following(t *testing.T) (f *Follower, send chan *leaderpb.ToLeader, silences func() uint64) {
+	t.Helper()
+	m := NewMetrics(prometheus.NewRegistry())
+	f = NewFollower(nil, "a", func() uint64 { return 7 }, nil, m, nil)
+	return f, f.begin(), func() uint64 {
+		var written dto.Metric
+		if err := m.silence.Write(&written); err != nil {
+			t.Fatal(err)
+		}
+		return written.GetHistogram().GetSampleCount()
+	}
+}
+
+// An answer goes to the request that waits for it, once; one that nobody waits for is taken.
+func TestFollower_AnAnswerIsDeliveredOnce(t *testing.T) {
+	f, send, _ := following(t)
+	answer := make(chan *leaderpb.ToFollower, 1)
+	request := &leaderpb.RemoteRequest{Model: "m"}
+	if to, ok := f.enqueue(request, answer); !ok || to != send {
+		t.Fatal("it is not sent")
+	}
+	if m := <-send; m.GetRequest() != request || request.Id == 0 {
+		t.Errorf("the leader gets %v", m)
+	}
+	turn := &leaderpb.ToFollower{What: &leaderpb.ToFollower_Turn{Turn: &leaderpb.Turn{Id: request.Id, Decode: "d"}}}
+	f.deliver(&leaderpb.ToFollower{}) // says nothing
+	f.deliver(turn)
+	if m := <-answer; m != turn || len(f.waiting) != 0 {
+		t.Errorf("%v, and %d wait", m, len(f.waiting))
+	}
+	f.deliver(turn)
+	if m := <-send; m.GetTaken().GetId() != request.Id || m.GetTaken().GetCount() != 7 || len(answer) != 0 {
+		t.Errorf("for one that nobody waits for the leader gets %v", m)
+	}
+}
+
+// Where the leader takes no more messages a request does not wait for it.
+func TestFollower_ALeaderThatTakesNoMore(t *testing.T) {
+	f, send, _ := following(t)
+	for len(send) < cap(send) {
+		send <- &leaderpb.ToLeader{}
+	}
+	if _, ok := f.enqueue(&leaderpb.RemoteRequest{}, make(chan *leaderpb.ToFollower, 1)); ok || len(f.waiting) != 0 {
+		t.Errorf("it is sent: %v, and %d wait", ok, len(f.waiting))
+	}
+}
+
+// When a leader is lost those that wait are told, and its silence counts; where none waits nobody
+// has noticed it.
+func TestFollower_ALostLeaderIsCountedWhereSomeoneWaits(t *testing.T) {
+	f, _, silences := following(t)
+	f.end(time.Second)
+	if silences() != 0 || testutil.ToFloat64(f.metrics.fallbacks) != 0 || testutil.ToFloat64(f.metrics.follows) != 0 || f.Follows() {
+		t.Errorf("nobody waits: %d silences, %v fall back", silences(), testutil.ToFloat64(f.metrics.fallbacks))
+	}
+	if _, ok := f.enqueue(&leaderpb.RemoteRequest{}, nil); ok {
+		t.Error("it is sent to no leader")
+	}
+	f.begin()
+	answers := []chan *leaderpb.ToFollower{make(chan *leaderpb.ToFollower, 1), make(chan *leaderpb.ToFollower, 1)}
+	for _, answer := range answers {
+		f.enqueue(&leaderpb.RemoteRequest{}, answer)
+	}
+	f.end(time.Second)
+	if silences() != 1 || testutil.ToFloat64(f.metrics.fallbacks) != 2 {
+		t.Errorf("two wait: %d silences, %v fall back", silences(), testutil.ToFloat64(f.metrics.fallbacks))
+	}
+	for i, answer := range answers {
+		if m, open := <-answer; open {
+			t.Errorf("%d is told %v", i, m)
+		}
 	}
 }
