@@ -2,6 +2,9 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -164,6 +167,50 @@ func TestChart_RedisUserMayDoWhatIsDocumented(t *testing.T) {
 	}
 	if !strings.Contains(rendered(t, "default", "tandem"), "    user default off\n") {
 		t.Error("the Redis lets clients in that show no password")
+	}
+}
+
+// A Redis takes the users of the chart's Secret: the gateway's password opens it for what the gateway
+// does, within the prefix alone, and nobody else is let in.
+func TestChart_RedisLetsTheGatewayInAlone(t *testing.T) {
+	manifests := rendered(t, "default", "tandem", "--set", "redis.prefix=fleet:")
+	password := regexp.MustCompile(`(?m)^  password: (\S+)$`).FindStringSubmatch(manifests)
+	users := regexp.MustCompile(`(?m)^    (user .*)$`).FindAllStringSubmatch(manifests, -1)
+	if password == nil || len(users) != 2 {
+		t.Fatalf("password %q, users %q", password, users)
+	}
+	file := filepath.Join(t.TempDir(), "users.acl")
+	if err := os.WriteFile(file, []byte(users[0][1]+"\n"+users[1][1]+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address := freeAddress(t)
+	p := process.Start(t, nil, "redis", "/usr/bin/redis-server", "--port", portOf(t, address), "--save", "", "--aclfile", file)
+	say := func(lines string) string {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			return err.Error()
+		}
+		defer conn.Close()
+		if _, err := conn.Write([]byte(lines + "QUIT\r\n")); err != nil {
+			return err.Error()
+		}
+		answer, _ := io.ReadAll(conn)
+		return string(answer)
+	}
+	auth := "AUTH tandem " + password[1] + "\r\n"
+	waitFor(t, p, "the Redis", readyWithin, func() error {
+		if got := say(auth + "PING\r\n"); !strings.HasPrefix(got, "+OK\r\n+PONG") {
+			return errors.New(got)
+		}
+		return nil
+	})
+	for lines, want := range map[string]string{
+		"PING\r\n": "-NOAUTH", "AUTH tandem wrong\r\n": "-WRONGPASS", auth + "SET fleet:a 1\r\n": "+OK\r\n+OK",
+		auth + "SET tandem:a 1\r\n": "+OK\r\n-NOPERM", auth + "FLUSHALL\r\n": "+OK\r\n-NOPERM", auth + "PUBLISH fleet:c x\r\n": "+OK\r\n:0",
+	} {
+		if got := say(lines); !strings.HasPrefix(got, want) {
+			t.Errorf("%q is answered %q, want %q", strings.ReplaceAll(lines, password[1], "PASSWORD"), got, want)
+		}
 	}
 }
 
