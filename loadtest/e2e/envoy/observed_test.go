@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -47,12 +49,29 @@ func TestObserved_HoweverAnswersAreShown(t *testing.T) {
 					t.Errorf("request %q: %s, %d attempts, %v", id, decision.Outcome, len(decision.Attempts), err)
 				}
 			}
+			explained, err := exec.Command(filepath.Join(process.Root(t), "bin/tandem"), "explain", ids[0], "--admin", "http://"+p.admin).CombinedOutput()
+			decode := strings.TrimPrefix(f["decode"][0].url, "http://")
+			if err != nil || !strings.Contains(string(explained), ids[0]) || !strings.Contains(string(explained), decode) {
+				t.Errorf("tandem explain: %v\n%s", err, explained)
+			}
 		})
 	}
 }
 
 // counted is how many requests the picker counts with all of some labels.
-func (p *picker) counted(t *testing.T, labels ...string) (sum float64) {
+func (p *picker) counted(t *testing.T, labels ...string) float64 {
+	t.Helper()
+	return p.sum(t, "tandem_requests_total{", labels...)
+}
+
+// gauge is a metric without labels.
+func (p *picker) gauge(t *testing.T, name string) float64 {
+	t.Helper()
+	return p.sum(t, name+" ")
+}
+
+// sum adds up the series that begin so, with all of some labels.
+func (p *picker) sum(t *testing.T, begin string, labels ...string) (sum float64) {
 	t.Helper()
 	resp, err := http.Get("http://" + p.admin + "/metrics")
 	if err != nil {
@@ -64,8 +83,9 @@ func (p *picker) counted(t *testing.T, labels ...string) (sum float64) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(page)) {
-		series, value, _ := strings.Cut(strings.TrimSpace(line), "} ")
-		has := strings.HasPrefix(series, "tandem_requests_total{")
+		line = strings.TrimSpace(line)
+		series, value := line, line[strings.LastIndexByte(line, ' ')+1:]
+		has := strings.HasPrefix(series, begin)
 		for _, label := range labels {
 			has = has && strings.Contains(series, label)
 		}
