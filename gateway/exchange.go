@@ -318,7 +318,7 @@ func (x *exchange) finish(outcome string, status int) (clientGone bool) {
 	}
 	x.server.log.Debug("request done", "request_id", x.id, "api", x.dialect.Name, "model", x.model,
 		"outcome", outcome, "status", status, "seconds", took.Seconds())
-	x.span.SetAttributes(attribute.String("tandem.model", x.model), attribute.String("tandem.outcome", outcome),
+	x.span.SetAttributes(attribute.String("tandem.model", x.model), attribute.String("tandem.outcome", outcome), attribute.String("tandem.path", x.path),
 		attribute.Int("http.response.status_code", status))
 	x.span.End()
 	return clientGone

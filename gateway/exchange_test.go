@@ -81,7 +81,7 @@ func TestExchange_Span(t *testing.T) {
 	for _, a := range good.Attributes {
 		values[string(a.Key)] = a.Value.String()
 	}
-	if values["tandem.model"] != "m" || values["tandem.outcome"] != "ok" || values["http.response.status_code"] != "200" || values["tandem.api"] != "completions" {
+	if values["tandem.model"] != "m" || values["tandem.outcome"] != "ok" || values["http.response.status_code"] != "200" || values["tandem.api"] != "completions" || values["tandem.path"] != "http" {
 		t.Errorf("%v", values)
 	}
 	for _, parent := range []string{"", "00-" + trace + "-00f067aa0ba902b7-01-" + strings.Repeat("x", 100)} {

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"weak"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/tidwall/gjson"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -689,8 +691,12 @@ func TestPickExchange_Spans(t *testing.T) {
 		t.Errorf("the engine gets %q", parent)
 	}
 	reportAnswer(e, 200, "application/json", completion, 1<<20)
-	if span := named("request"); span.SpanContext.TraceID().String() != trace || span.Status.Code != codes.Unset {
-		t.Errorf("one that was served: %v in trace %v", span.Status, span.SpanContext.TraceID())
+	span := named("request")
+	if span.SpanContext.TraceID().String() != trace || span.Parent.SpanID().String() != "00f067aa0ba902b7" || span.Status.Code != codes.Unset {
+		t.Errorf("one that was served: %v in trace %v below %v", span.Status, span.SpanContext.TraceID(), span.Parent.SpanID())
+	}
+	if !slices.Contains(span.Attributes, attribute.String("tandem.path", "picker")) {
+		t.Errorf("nothing says that it was picked for: %v", span.Attributes)
 	}
 	if span := named("admit"); span.Name == "" || span.Status.Code != codes.Unset {
 		t.Errorf("what let it in: %v", span.Status)
