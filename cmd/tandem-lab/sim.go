@@ -87,7 +87,7 @@ func simCommand() *cobra.Command {
 	f.IntVar(&cfg.Limit, "limit", 0, "at most so many requests of it; 0: all")
 	f.BoolVar(&opts.autoscale, "autoscale", false, "compare policies of scaling instead of routing")
 	f.StringSliceVar(&opts.scenarios, "scenario", []string{"all"}, "all, or `names` or patterns (agents*) of "+strings.Join(policy.Shipped(), ", ")+", or files; with --autoscale of "+strings.Join(scaling.ScenarioNames(), ", "))
-	f.StringSliceVar(&opts.policies, "policy", []string{"all"}, "all, or `names` of "+strings.Join(policy.Names(), ", ")+"; with --autoscale of "+strings.Join(scaling.PolicyNames(), ", "))
+	f.StringSliceVar(&opts.policies, "policy", []string{"all"}, "all, strongest (ours, and those that are best somewhere), or `names` of "+strings.Join(policy.Names(), ", ")+"; with --autoscale of "+strings.Join(scaling.PolicyNames(), ", "))
 	f.DurationSliceVar(&opts.coldStarts, "cold-start", []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute},
 		"with --autoscale: `times` from wanting a server to its first request")
 	f.IntVar(&cfg.Seeds, "seeds", 5, "runs of each, that differ in arrival times, noise and ties")

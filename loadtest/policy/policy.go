@@ -98,6 +98,20 @@ func Policies() []*Policy {
 	})
 }
 
+// strongestRivals had the least mean time to the first token in a scenario, with options or without,
+// or goals are held against them.
+var strongestRivals = []string{
+	"least-load", "llm-d-default", "dynamo", "dynamo-topology-wspt", "dynamo-queue-0.5", "dynamo-queue-0.1",
+	"dynamo-conditional-hot", "dynamo-conditional-hot-0.5", "dynamo-conditional-hot-0.1", "dynamo-conditional-kv", "dynamo-conditional-kv-0.1", "mooncake",
+}
+
+// Strongest returns those of Policies that are ours, and the strongest rivals.
+func Strongest() []*Policy {
+	return slices.DeleteFunc(Policies(), func(p *Policy) bool {
+		return p.Kind != Ours && !slices.Contains(strongestRivals, p.Name)
+	})
+}
+
 // known is all policies, with those that stand for one setting.
 func known() []*Policy { return append(append(Policies(), shares), gaps...) }
 
@@ -110,17 +124,20 @@ func Names() []string {
 	return names
 }
 
-// FindPolicies returns the policies named, all for "all".
+// FindPolicies returns the policies named: Policies for "all", Strongest for "strongest".
 func FindPolicies(names []string) ([]*Policy, error) {
 	if slices.Contains(names, "all") {
 		return Policies(), nil
+	}
+	if slices.Contains(names, "strongest") {
+		return Strongest(), nil
 	}
 	all := known()
 	var found []*Policy
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(p *Policy) bool { return p.Name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("policy %q: want all or some of %s", name, strings.Join(Names(), ", "))
+			return nil, fmt.Errorf("policy %q: want all, strongest or some of %s", name, strings.Join(Names(), ", "))
 		}
 		found = append(found, all[i])
 	}
