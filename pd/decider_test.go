@@ -62,14 +62,14 @@ func TestDecider_WakesForTheModelThatIsFirst(t *testing.T) {
 		}
 		f.await(t, f.up)
 		now := time.Now()
-		f.occupy(t, testModel, 300*time.Millisecond)
+		f.occupy(t, testModel, 150*time.Millisecond)
 		f.occupy(t, otherModel, time.Minute)
 		d := newTestDecider(f)
 		f.waits(d, prompt, testModel)
 		f.waits(d, prompt, otherModel)
 		d.decide(now)
-		soon := now.Add(190 * time.Millisecond) // 10 ms before the first may go
-		for range 20 {                          // in whatever order the models are looked at
+		soon := now.Add(90 * time.Millisecond) // 10 ms before the first may go
+		for range 20 {                         // in whatever order the models are looked at
 			if in := d.decide(soon); in >= lookInterval || len(d.queues) != 2 {
 				t.Fatalf("the next look is in %v, %d models", in, len(d.queues))
 			}

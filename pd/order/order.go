@@ -42,8 +42,9 @@ type Order struct {
 
 // Config are the settings of an Order.
 type Config struct {
-	// Ahead is the work that a prefill server may still have when it gets the next request. With
-	// 0 the engine would idle for a round trip.
+	// Ahead is the work that a prefill server, or a decode server that computes prompts, may still
+	// have when it gets the next request. With 0 the engine would idle for a round trip, and with
+	// less than a step of it takes, one request a step is all that a decode server gets.
 	Ahead time.Duration
 	// Ageing is how many seconds of prefill a second of waiting takes off a request's place in
 	// the order.
@@ -66,7 +67,7 @@ type Config struct {
 // DefaultConfig returns the settings that did best over the shipped scenarios of the simulator.
 func DefaultConfig() Config {
 	return Config{
-		Ahead: 100 * time.Millisecond, Ageing: 0.2, BegunShare: 0.4,
+		Ahead: 50 * time.Millisecond, Ageing: 0.2, BegunShare: 0.4,
 		OverdueAfter: 20 * time.Second, OverdueFactor: 2, OverdueShare: 0.02,
 	}
 }
