@@ -34,6 +34,7 @@ type legStream struct {
 	transcript *transcript.Transcript // what could be continued elsewhere; nil where it cannot
 
 	pending []byte // transformed events up to the first content, not yet returned
+	changed []byte // the last event that the client sees otherwise than the engine sent it
 	choices api.EndedChoices
 
 	opened bool // the first content event was read
@@ -148,7 +149,7 @@ func (s *legStream) silentFor(d time.Duration) bool {
 }
 
 // transform notes the usage and returns the event as the client may see it, nil
-// if it may not. The result aliases the reader's buffer.
+// if it may not. The result is valid until the next event is read.
 func (s *legStream) transform(ev api.Event) ([]byte, error) {
 	if usage, ok := s.dialect.ReadUsage(ev.Data); ok {
 		s.recordUsage(s.handoff.Usage(usage), s.dialect.LastUsage(ev.Data))
@@ -173,7 +174,8 @@ func (s *legStream) transform(ev api.Event) ([]byte, error) {
 	if bytes.Equal(data, ev.Data) {
 		return ev.Raw, nil
 	}
-	return ev.WithData(data), nil
+	s.changed = ev.AppendWithData(s.changed[:0], data)
+	return s.changed, nil
 }
 
 // recordUsage merges a usage report. Only the last

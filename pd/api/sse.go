@@ -116,10 +116,9 @@ func (s *EventReader) Buffered() bool {
 // connection is reused only when nothing is left on it.
 func (s *EventReader) Drain() { _, _ = io.CopyN(io.Discard, s.in, 4<<10) }
 
-// WithData returns the event's bytes with its data replaced. All lines that are
+// AppendWithData appends the event's bytes to out, with its data replaced. All lines that are
 // not data stay.
-func (e Event) WithData(data []byte) []byte {
-	out := make([]byte, 0, len(data)+64)
+func (e Event) AppendWithData(out, data []byte) []byte {
 	for line := range bytes.Lines(e.Raw) {
 		trimmed := bytes.TrimRight(line, "\r\n")
 		if _, isData := dataLine(trimmed); isData || len(trimmed) == 0 {

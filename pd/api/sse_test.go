@@ -74,7 +74,7 @@ func TestSSE_ReplacedDataKeepsTheOtherLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := string(ev.WithData([]byte(`{"new":1}`))), "event: response.completed\nid: 3\ndata: {\"new\":1}\n\n"; got != want {
+	if got, want := string(ev.AppendWithData(nil, []byte(`{"new":1}`))), "event: response.completed\nid: 3\ndata: {\"new\":1}\n\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -141,5 +141,17 @@ func TestEvents_AreThoseOfThePiece(t *testing.T) {
 	}
 	if n != 2 {
 		t.Errorf("%d were yielded", n)
+	}
+}
+
+// An event whose data are replaced is written behind what is there, into the memory that there is.
+func TestEvent_AppendWithDataUsesTheMemoryThatThereIs(t *testing.T) {
+	ev, err := NewEventReader(strings.NewReader("event: x\ndata: {\"a\":1}\ndata: 2\n\n")).Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := append(make([]byte, 0, 64), "before"...)
+	if n := testing.AllocsPerRun(10, func() { out = ev.AppendWithData(out[:6], []byte("5")) }); n != 0 || string(out) != "beforeevent: x\ndata: 5\n\n" {
+		t.Errorf("%q, with %v allocations", out, n)
 	}
 }
