@@ -60,7 +60,7 @@ e2e-clients: deps-e2e build ## what SDKs, a proxy and a coding agent do through 
 
 .PHONY: e2e-envoy
 e2e-envoy: deps-e2e build ## the endpoint picker behind a real Envoy: bodies, load, restarts, engines killed; prints what a request costs
-	.ci/e2e-parts envoy
+	.ci/e2e-parts
 	cd loadtest/e2e && go test -v -count=1 -timeout 15m ./envoy
 
 .PHONY: image-check
