@@ -92,7 +92,7 @@ SEEDS ?= $(if $(filter all,$(TRACE)),3,5)
 SCENARIO ?= all
 
 # Traces and policies that make sim compares: all, or names with commas between them. The strongest
-# policies are ours and those that are best somewhere (some 10 min on 2 cores; all take some 17).
+# policies are ours and those that are best somewhere (some 12 min on 2 quiet cores; all take some 17).
 TRACE ?= loadtest/traces/mooncake_conversation.jsonl
 POLICY ?= strongest
 
