@@ -198,7 +198,7 @@ func pricedTable(m *Model, r Demand, f Candidates) string {
 // rounding of the parts of a cost to nanoseconds.
 const rounding = 10 * time.Nanosecond
 
-// idle is the most work ahead of a server that is about to be free.
+// idle is the most work ahead of a server that is about to be free: order's idleAhead.
 const idle = 100 * time.Millisecond
 
 // The choice is the cheapest, but for servers that are busy for too long.
@@ -223,6 +223,32 @@ func TestChoose_IsTheCheapestAlternative(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A prefill server that makes no pair hides none of the others from the search, wherever it begins.
+func TestChoose_AServerWithoutAPairHidesNone(t *testing.T) {
+	server := func(id, rack, zone string, queue time.Duration) Candidate {
+		return Candidate{ID: id, Topology: Topology{Rack: rack, Zone: zone}, Queue: queue, Prefill: pools.Default().Prefill, Step: pools.Default().Step}
+	}
+	far, near, none, busy := server("far", "r2", "z2", 0), server("near", "", "", 2*time.Millisecond), server("none", "", "z1", 0), server("busy", "", "", 3*time.Second)
+	none.NoPair, none.NoAggregated = true, true
+	decode := server("d", "r1", "z1", 0)
+	decode.NoAggregated = true
+	f := linked(Candidates{Prefill: []Candidate{far, near, none, busy}, Decode: []Candidate{decode}})
+	m := Default()
+	for start := range f.Prefill {
+		first := true // of the two draws, the one that says with which prefill server it begins
+		best, _ := m.Choose(Demand{PromptTokens: 3000, OutputTokens: 100}, &f, func(int) int {
+			defer func() { first = false }()
+			if first {
+				return start
+			}
+			return 0
+		})
+		if best.Prefill != "near" {
+			t.Errorf("beginning with server %d: %+v", start, best)
+		}
+	}
 }
 
 func randomField(t *rapid.T) Candidates {

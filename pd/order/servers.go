@@ -136,8 +136,12 @@ func (s *Servers) ttftLeft(t *Ticket) float64 { return t.TTFT - (s.Now - t.Arriv
 
 // prefillSide is the time of a request on a prefill server until its transfer begins, and all
 // that this server adds to its cost: also what the prefill takes from requests that wait
-// for one, at price, and from those that decode there, and that it fits others better.
+// for one, at price, and from those that decode there, and that it fits others better. Both are
+// infinite where it makes no pair.
 func (s *Servers) prefillSide(t *Ticket, p int, price float64) (first, half float64) {
+	if math.IsInf(t.Prefill[p], 1) { // times no stalls it would be no number, which is less than none
+		return t.Prefill[p], t.Prefill[p]
+	}
 	state := &s.Prefill[p]
 	first = at(t.PrefillReady, p) + s.HandOff + state.Ahead + t.Prefill[p]
 	return first, first + t.delayToOthers(p, price) + t.Prefill[p]*float64(state.Stalls) + at(t.HardwareMismatch, p)
