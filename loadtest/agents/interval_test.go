@@ -16,7 +16,7 @@ func TestP99Above_TellsAFaultFromChance(t *testing.T) {
 		l := make(laterTurns)
 		for i := range 36 {
 			of := session{uint64(i / 12), 4, i % 12}
-			for range 12 {
+			for range 6 {
 				ttft := 0.2 + 0.1*chance.Float64()
 				if chance.IntN(10) == 0 {
 					ttft += 0.4 * chance.Float64()
@@ -26,7 +26,7 @@ func TestP99Above_TellsAFaultFromChance(t *testing.T) {
 		}
 		return l
 	}
-	const comparisons = 20
+	const comparisons = 10
 	verdicts := make(map[string]int)
 	for range comparisons {
 		verdicts[p99Above(times(1), times(1), 1).verdict()]++
