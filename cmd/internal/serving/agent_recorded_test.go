@@ -59,6 +59,7 @@ func asWhole(body string) string {
 // length is off. Where they are not, the third request's length and those after it are predicted
 // within 5 %.
 func TestAgents_ARecordedAgentsPromptsAreKnown(t *testing.T) {
+	t.Parallel()
 	for name, api := range agentAPIs {
 		t.Run(name, func(t *testing.T) {
 			bodies := recordedTurns(t, name)

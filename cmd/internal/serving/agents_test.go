@@ -190,6 +190,7 @@ var agentEngines = map[string]func(*engine.Config){
 // are known by their tokens on each API: what the gateway takes for cached is what engines
 // report, and next turns find the server that holds what came before.
 func TestAgents_PromptsAreKnownByTheirTokens(t *testing.T) {
+	t.Parallel()
 	for kind, change := range agentEngines {
 		for name, api := range agentAPIs {
 			t.Run(kind+"/"+name, func(t *testing.T) {

@@ -173,6 +173,7 @@ func TestSharing_WithoutRedisEachLearnsByItself(t *testing.T) {
 // counted: its first request of that agent is predicted within 5 %, where a gateway that is alone
 // is further off. A Redis that hangs takes nothing of it away, and costs no request anything.
 func TestSharing_AnAgentsPromptLengthsAreShared(t *testing.T) {
+	t.Parallel()
 	start := func(role string) []*engine.Engine {
 		return []*engine.Engine{startTestEngine(t, role, func(cfg *engine.Config) { publishing(cfg); cfg.TimeScale = computing })}
 	}
