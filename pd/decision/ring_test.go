@@ -2,6 +2,7 @@ package decision
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -103,4 +104,23 @@ func TestRing_RemembersTheLast(t *testing.T) {
 			t.Errorf("%s: %+v, %v", id, got, found)
 		}
 	}
+}
+
+// Requests end, are looked up and come in at the same time.
+func TestRing_IsUsedByManyAtOnce(t *testing.T) {
+	d := NewRing(16)
+	var all sync.WaitGroup
+	for worker := range 4 {
+		all.Go(func() {
+			for i := range 200 {
+				id := fmt.Sprint(worker, " ", i)
+				d.Add(Record{RequestID: id, At: arrived, Choices: []Choice{{}}})
+				d.Complete(id, arrived, 0, Measured{FirstToken: 1}, "")
+				if found, ok := d.Find(id); ok && found.Choices[0].Measured.FirstToken > 1 {
+					t.Errorf("%+v", found)
+				}
+			}
+		})
+	}
+	all.Wait()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -207,10 +208,11 @@ func TestChanges(t *testing.T) {
 		shared: map[string]record{
 			"fresh:1": ago(true, time.Minute), "old:1": ago(true, 2*time.Hour), "undone:1": ago(false, 2*time.Hour), "undone long ago:1": ago(false, 25*time.Hour),
 			"elsewhere:1": ago(true, 2*time.Hour), "nowhere:1": ago(true, 25*time.Hour), "here for long:1": ago(true, 25*time.Hour), "said:1": ago(true, 25*time.Hour),
+			"an hour:1": ago(true, time.Hour), "a day:1": ago(false, 24*time.Hour),
 		},
 		drained:   map[string]bool{"fresh:1": true, "lost:1": true, "lost and gone:1": true, "new:1": true},
 		unwritten: map[string]bool{"said:1": false, "new:1": true},
-		present:   map[string]bool{"fresh:1": true, "old:1": true, "undone:1": true, "undone long ago:1": true, "lost:1": true, "here for long:1": true, "said:1": true, "new:1": true},
+		present:   map[string]bool{"fresh:1": true, "old:1": true, "undone:1": true, "undone long ago:1": true, "lost:1": true, "here for long:1": true, "said:1": true, "new:1": true, "an hour:1": true},
 	}
 	got := make(map[string]string)
 	for _, c := range v.changes(now) {
@@ -248,4 +250,36 @@ func TestRun_SharesByItself(t *testing.T) {
 	stop()
 	<-ended
 	<-ended
+}
+
+// While Redis does not answer, that is said once, and once that it answers again.
+func TestRun_SaysOnceThatItDoesNotShare(t *testing.T) {
+	r := redisserver.Start(t)
+	g, log := newGateway(t, r, "a"), &testlog.Buffer{}
+	g.log = slog.New(slog.NewTextHandler(log, nil))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		g.Run(ctx)
+	}()
+	await := func(text string) {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); !strings.Contains(log.String(), text); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("not logged: %s, but %s", text, log.String())
+			}
+		}
+	}
+	r.Hang()
+	await("are not shared")
+	g.SetDrain("a:1", true) // another round fails
+	g.SetDrain("a:1", false)
+	r.Continue()
+	await("shared with other gateways again")
+	stop()
+	<-ended
+	if lines := strings.Count(log.String(), "\n"); lines != 2 || !strings.Contains(log.String(), "read drains") {
+		t.Errorf("%d lines: %s", lines, log.String())
+	}
 }
