@@ -80,6 +80,19 @@ func (g *running) remaining(key, of string) string {
 	return g.post(`{`, as(key)...).header.Get("X-Ratelimit-Remaining-" + of)
 }
 
+// settled fails unless nothing is held of a request of ada's, the planner was told so, and so many output
+// tokens and one request less are left to her.
+func settled(t *testing.T, name string, g *running, o *observed, told, output string) {
+	t.Helper()
+	nothingHeld(t, g.queue, g.fleet.Servers()[0])
+	if got, _ := o.take(); got != told {
+		t.Errorf("%s: the planner is told %q, want %q", name, got, told)
+	}
+	if left, requests := g.remaining("ada", "Output-Tokens"), g.remaining("ada", "Requests"); left != output || requests != "9" {
+		t.Errorf("%s: %s tokens and %s requests are left", name, left, requests)
+	}
+}
+
 const (
 	tenOfAll   = "ada requests-per-minute=10 prompt-tokens-per-minute=10 output-tokens-per-minute=10"
 	askWhole   = `{"model":"m","prompt":"hi there"}`
@@ -111,13 +124,7 @@ func TestPickExchange_AnAnswer(t *testing.T) {
 			if got := reportAnswer(e, 200, x.kind, x.sent, size); got != x.got {
 				t.Errorf("%s in pieces of %d: the client gets %q", x.name, size, got)
 			}
-			nothingHeld(t, g.queue, g.fleet.Servers()[0])
-			if told, _ := o.take(); told != x.told {
-				t.Errorf("%s: the planner is told %q, want %q", x.name, told, x.told)
-			}
-			if left, requests := g.remaining("ada", "Output-Tokens"), g.remaining("ada", "Requests"); left != x.output || requests != "9" {
-				t.Errorf("%s: %s tokens and %s requests are left", x.name, left, requests)
-			}
+			settled(t, x.name, g, &o, x.told, x.output)
 			e.End()
 			e.AnswerEnd()
 			if n := g.picked("m", "ok"); n != 1 || g.picked("m", "client_gone") != 0 {
@@ -291,13 +298,7 @@ func TestPickExchange_AProxyThatStops(t *testing.T) {
 		}
 		x.reports(e)
 		e.End()
-		nothingHeld(t, g.queue, g.fleet.Servers()[0])
-		if told, _ := o.take(); told != x.told {
-			t.Errorf("%s: the planner is told %q, want %q", x.name, told, x.told)
-		}
-		if left, requests := g.remaining("ada", "Output-Tokens"), g.remaining("ada", "Requests"); left != x.output || requests != "9" {
-			t.Errorf("%s: %s tokens and %s requests are left", x.name, left, requests)
-		}
+		settled(t, x.name, g, &o, x.told, x.output)
 		e.End()
 		if n := g.picked("m", x.outcome); n != 1 {
 			t.Errorf("%s: %v are counted as %s", x.name, n, x.outcome)

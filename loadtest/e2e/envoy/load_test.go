@@ -80,6 +80,18 @@ func (l *traffic) stop() []failure {
 	return l.failed
 }
 
+// lostBefore stops, and fails if a request that began after the kill was lost.
+func (l *traffic) lostBefore(t *testing.T, killed time.Time) {
+	t.Helper()
+	failed := l.stop()
+	t.Logf("%d requests failed, %d were answered", len(failed), l.succeeded.Load())
+	for _, lost := range failed {
+		if lost.began.After(killed) {
+			t.Errorf("a request that began %v after the kill: %v", lost.began.Sub(killed), lost)
+		}
+	}
+}
+
 // drains gives Envoy, which looks once a second and believes the third answer, the time to see
 // that a picker is about to end.
 var drains = []string{"--drain-delay", "5s"}
@@ -155,13 +167,7 @@ func TestPickerKilled_CostsItsOwnRequestsAlone(t *testing.T) {
 	killed := time.Now()
 	pickers[0].p.Kill(t)
 	l.goOn(t, 100)
-	failed := l.stop()
-	t.Logf("%d requests failed, %d were answered", len(failed), l.succeeded.Load())
-	for _, lost := range failed {
-		if lost.began.After(killed) {
-			t.Errorf("a request that began %v after the kill: %v", lost.began.Sub(killed), lost)
-		}
-	}
+	l.lostBefore(t, killed)
 	checkIdle(t, pickers[1])
 }
 

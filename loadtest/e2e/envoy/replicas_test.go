@@ -105,13 +105,7 @@ func TestReplicas_TheLeaderKilledCostsItsOwnRequestsAlone(t *testing.T) {
 	killed := time.Now()
 	leader.p.Kill(t)
 	l.goOn(t, 100)
-	failed := l.stop()
-	t.Logf("%d requests failed, %d were answered", len(failed), l.succeeded.Load())
-	for _, lost := range failed {
-		if lost.began.After(killed) {
-			t.Errorf("a request that began %v after the kill: %v", lost.began.Sub(killed), lost)
-		}
-	}
+	l.lostBefore(t, killed)
 	checkIdle(t, follower)
 	if n := follower.gauge(t, "tandem_decider_followed"); n != 0 {
 		t.Errorf("it follows the one that was killed: %v", n)

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"context"
 	"log/slog"
 	"reflect"
 	"sync"
@@ -43,16 +42,7 @@ func followRules(t *testing.T, api *apiServer, f *found) *reported {
 	}
 	r := &reported{}
 	k.ReportRules(r.set)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		k.Run(ctx)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-	})
+	run(t, k)
 	return r
 }
 
