@@ -8,11 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/tandem-gateway/tandem/cmd/internal/secretfile"
 )
 
 // Port is the admin port of a gateway, as flags name it.
@@ -52,7 +53,7 @@ func (p Port) Do(ctx context.Context, method, path string) error {
 }
 
 func (p Port) do(ctx context.Context, method, path string) ([]byte, error) {
-	token, err := ReadToken(p.TokenFile)
+	token, err := secretfile.ReadFilled("admin-token-file", p.TokenFile)
 	if err != nil {
 		return nil, err
 	}
@@ -84,21 +85,4 @@ func (p Port) do(ctx context.Context, method, path string) ([]byte, error) {
 		return nil, fmt.Errorf("the gateway answered %s: %s", resp.Status, strings.TrimSpace(string(answer)))
 	}
 	return answer, nil
-}
-
-// ReadToken reads what the admin port asks for from its file: "" where there is none, and an
-// error where it is empty.
-func ReadToken(file string) (string, error) {
-	if file == "" {
-		return "", nil
-	}
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return "", fmt.Errorf("admin-token-file: %w", err)
-	}
-	token := strings.TrimSpace(string(content))
-	if token == "" {
-		return "", fmt.Errorf("admin-token-file: %s is empty", file)
-	}
-	return token, nil
 }

@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/tandem-gateway/tandem/cmd/internal/adminport"
 	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
+	"github.com/tandem-gateway/tandem/cmd/internal/secretfile"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/load"
 )
@@ -79,7 +79,7 @@ func checkFiles(cfg config, out io.Writer) error {
 
 // checkAccess reads the files of keys and of the admin's token.
 func checkAccess(cfg accessConfig, out io.Writer) error {
-	if _, err := adminport.ReadToken(cfg.adminTokenFile); err != nil {
+	if _, err := secretfile.ReadFilled("admin-token-file", cfg.adminTokenFile); err != nil {
 		return err
 	}
 	keys, err := cfg.keys()

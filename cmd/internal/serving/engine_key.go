@@ -1,11 +1,9 @@
 package serving
 
 import (
-	"errors"
-	"fmt"
 	"net/http"
-	"os"
-	"strings"
+
+	"github.com/tandem-gateway/tandem/cmd/internal/secretfile"
 )
 
 // engineKey adds the engines' key to what the gateway asks for itself: probes,
@@ -18,27 +16,11 @@ type engineKey struct {
 
 // withEngineKey reads the key from a file; without one nothing is added.
 func withEngineKey(transport http.RoundTripper, file string) (http.RoundTripper, error) {
-	key, err := readEngineKey(file)
+	key, err := secretfile.ReadFilled("engine-key-file", file)
 	if err != nil || key == "" {
 		return transport, err
 	}
 	return engineKey{transport, "Bearer " + key}, nil
-}
-
-// readEngineKey reads the key from a file; "" without one.
-func readEngineKey(file string) (string, error) {
-	if file == "" {
-		return "", nil
-	}
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return "", fmt.Errorf("engine-key-file: %w", err)
-	}
-	key := strings.TrimSpace(string(content))
-	if key == "" {
-		return "", errors.New("engine-key-file: the file is empty")
-	}
-	return key, nil
 }
 
 func (k engineKey) RoundTrip(req *http.Request) (*http.Response, error) {

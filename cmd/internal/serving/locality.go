@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-gateway/tandem/cmd/internal/secretfile"
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd"
@@ -136,7 +137,7 @@ func (c *localityConfig) withEvents(s pools.Spec) pools.Spec {
 
 // locate makes what knows which server holds which KV.
 func (n *Node) locate(transport http.RoundTripper, reg prometheus.Registerer) error {
-	secret, err := readSecret("kv-secret-file", n.cfg.kv.secretFile)
+	secret, err := secretfile.Read("kv-secret-file", n.cfg.kv.secretFile)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/keda"
-	"github.com/tandem-gateway/tandem/cmd/internal/adminport"
+	"github.com/tandem-gateway/tandem/cmd/internal/secretfile"
 	"github.com/tandem-gateway/tandem/cmd/internal/version"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/gateway/access"
@@ -222,7 +222,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 
 // serveOperators wires the ports beside that for clients: admin, load reports, KEDA.
 func (n *Node) serveOperators(reg *prometheus.Registry) error {
-	token, err := adminport.ReadToken(n.cfg.access.adminTokenFile)
+	token, err := secretfile.ReadFilled("admin-token-file", n.cfg.access.adminTokenFile)
 	if err != nil {
 		return err
 	}
@@ -245,7 +245,7 @@ func (n *Node) serveOperators(reg *prometheus.Registry) error {
 	if n.ports.scaler, err = newScalerServer(n.cfg.scaling.keda, n.targets, n.log); err != nil {
 		return err
 	}
-	key, err := readEngineKey(n.cfg.engines.key)
+	key, err := secretfile.ReadFilled("engine-key-file", n.cfg.engines.key)
 	if err != nil {
 		return err
 	}

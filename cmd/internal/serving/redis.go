@@ -16,6 +16,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/spf13/pflag"
+
+	"github.com/tandem-gateway/tandem/cmd/internal/secretfile"
 )
 
 // RedisConfig says where replicas meet. Without addresses the gateway is alone.
@@ -159,10 +161,10 @@ func (c *RedisConfig) Client() (redis.UniversalClient, error) {
 		return nil, err
 	}
 	o.Addrs = addrs
-	if o.Password, err = readSecret("redis-password-file", c.passwordFile); err != nil {
+	if o.Password, err = secretfile.Read("redis-password-file", c.passwordFile); err != nil {
 		return nil, err
 	}
-	if o.SentinelPassword, err = readSecret("redis-sentinel-password-file", c.sentinelPasswordFile); err != nil {
+	if o.SentinelPassword, err = secretfile.Read("redis-sentinel-password-file", c.sentinelPasswordFile); err != nil {
 		return nil, err
 	}
 	if encrypted {
@@ -205,18 +207,6 @@ func (c *RedisConfig) tlsConfig() (*tls.Config, error) {
 	t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
 	_, err := load()
 	return t, err
-}
-
-// readSecret reads the file that a setting names, "" if it names none.
-func readSecret(setting, file string) (string, error) {
-	if file == "" {
-		return "", nil
-	}
-	secret, err := os.ReadFile(file)
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", setting, err)
-	}
-	return strings.TrimSpace(string(secret)), nil
 }
 
 // redisLog sends what go-redis writes to stderr into the log, as details: that
