@@ -7,11 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os/exec"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -154,22 +151,4 @@ func (p *Process) Answers(ctx context.Context, url string) error {
 		case <-tick.C:
 		}
 	}
-}
-
-// FreeAddresses returns loopback addresses on which no process listens now, all different. Their
-// ports are below those that the system gives to outgoing connections, one of which could
-// take a port before it is listened on.
-func FreeAddresses(n int) (addrs []string, err error) {
-	for tries := 0; len(addrs) < n; tries++ {
-		ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(10000+rand.IntN(22000))))
-		if err != nil && tries < 100*(n+1) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("find a free port: %w", err)
-		}
-		defer func() { _ = ln.Close() }() // once all are found: a port is never given twice
-		addrs = append(addrs, ln.Addr().String())
-	}
-	return addrs, nil
 }

@@ -1,0 +1,126 @@
+package proxybench
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// The answers of engines: vLLM's shape (vllm/entrypoints/openai/chat_completion/protocol.py), with the
+// mark of the request as its id and as the first word of the answer.
+
+// mostIDs is the largest list of token or block ids that is written.
+const mostIDs = 128 << 10
+
+// idList is "1000,1001,...", and idEnds where each of its numbers ends.
+var idList, idEnds = func() (string, []int) {
+	var b strings.Builder
+	ends := make([]int, mostIDs)
+	for i := range ends {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Itoa(1000 + i))
+		ends[i] = b.Len()
+	}
+	return b.String(), ends
+}()
+
+// ids are so many ids.
+func ids(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return idList[:idEnds[min(n, mostIDs)-1]]
+}
+
+func appendHead(b []byte, status, kind string, length int) []byte {
+	return fmt.Appendf(b, "HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", status, kind, length)
+}
+
+// appendChunk appends what write appends as one chunk of HTTP/1.1.
+func appendChunk(b []byte, write func([]byte) []byte) []byte {
+	const size = "0000\r\n"
+	from := len(b)
+	b = write(append(b, size...))
+	n := len(b) - from - len(size)
+	if n > 0xffff { // it does not fit the four digits
+		data := append([]byte(nil), b[from+len(size):]...)
+		b = fmt.Appendf(b[:from], "%x\r\n", n)
+		return append(append(b, data...), "\r\n"...)
+	}
+	const digits = "0123456789abcdef"
+	for i := range 4 {
+		b[from+i] = digits[n>>(12-4*i)&15]
+	}
+	return append(b, "\r\n"...)
+}
+
+func appendWhole(b []byte, l *leg, handoff string) []byte {
+	b = append(append(append(b, `{"id":"chatcmpl-`...), l.mark[:]...), `","object":"chat.completion","created":1760000000,"model":"`+model+`","choices":[{"index":0,"message":{"role":"assistant","content":"`...)
+	b = append(b, l.mark[:]...)
+	for i := range l.answer - 1 {
+		b = append(append(b, ' '), words[i%len(words)]...)
+	}
+	b = append(b, `","refusal":null,"annotations":null,"tool_calls":[]},"logprobs":null,"finish_reason":"length","stop_reason":null`...)
+	if l.ids {
+		b = append(append(append(b, `,"token_ids":[`...), ids(l.answer)...), ']')
+	}
+	b = append(b, `}],"service_tier":null,"system_fingerprint":null,"usage":`...)
+	b = appendUsageObject(b, l)
+	if l.ids {
+		b = append(append(append(b, `,"prompt_token_ids":[`...), ids(l.promptTokens())...), ']')
+	}
+	if handoff == "" {
+		return append(b, `,"kv_transfer_params":null}`...)
+	}
+	b = append(b, `,"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[`...)
+	b = append(append(b, ids(l.kvBlocks())...), `]],"remote_engine_id":"5a2b7c1e-prefill","remote_request_id":"`...)
+	return append(append(b, handoff...), `","remote_host":"127.0.0.1","remote_port":5600,"tp_size":1,"remote_num_tokens":`+strconv.Itoa(l.promptTokens())+`}}`...)
+}
+
+func appendUsageObject(b []byte, l *leg) []byte {
+	return fmt.Appendf(b, `{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":null}`,
+		l.promptTokens(), l.promptTokens()+l.answer, l.answer)
+}
+
+// beginEvent appends what all events of a stream begin with.
+func beginEvent(b []byte, l *leg) []byte {
+	b = append(append(b, `data: {"id":"chatcmpl-`...), l.mark[:]...)
+	return append(b, `","object":"chat.completion.chunk","created":1760000000,"model":"`+model+`","choices":[`...)
+}
+
+// appendRole appends the event that opens a stream.
+func appendRole(b []byte, l *leg) []byte {
+	b = append(beginEvent(b, l), `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]`...)
+	if l.ids {
+		b = append(append(append(b, `,"prompt_token_ids":[`...), ids(l.promptTokens())...), ']')
+	}
+	return append(b, "}\n\n"...)
+}
+
+// appendEvent appends one token, the last with the reason why it is the last.
+func appendEvent(b []byte, l *leg, i int) []byte {
+	b = append(beginEvent(b, l), `{"index":0,"delta":{"content":"`...)
+	if i == 0 {
+		b = append(b, l.mark[:]...)
+	} else {
+		b = append(append(b, ' '), words[i%len(words)]...)
+	}
+	b = append(b, `"},"logprobs":null,"finish_reason":`...)
+	if i == l.answer-1 {
+		b = append(b, `"length"`...)
+	} else {
+		b = append(b, `null`...)
+	}
+	b = append(b, `,"stop_reason":null`...)
+	if l.ids {
+		b = append(strconv.AppendInt(append(b, `,"token_ids":[`...), int64(1000+i), 10), ']')
+	}
+	return append(b, "}]}\n\n"...)
+}
+
+// appendUsage appends the event with the usage of a stream.
+func appendUsage(b []byte, l *leg) []byte {
+	return append(appendUsageObject(append(beginEvent(b, l), `],"usage":`...), l), "}\n\n"...)
+}

@@ -1,0 +1,214 @@
+package proxybench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// engineAt serves one mock engine on a port of its own.
+func engineAt(t *testing.T, role string) (e *Engines, address string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	e = newEngines()
+	go func() { _ = e.accept(listener, Server{Engine: "vllm", Role: role}) }()
+	return e, listener.Addr().String()
+}
+
+// clientOf is a connection that ends with the test.
+func clientOf(t *testing.T, address string) *client {
+	t.Helper()
+	c := &client{address: address}
+	t.Cleanup(c.close)
+	return c
+}
+
+// with is a prompt with further members in its body.
+func with(p prompt, members string) *prompt {
+	rest := strings.TrimSuffix(string(p.after), "}")
+	return &prompt{p.before, []byte(rest + "," + members + "}")}
+}
+
+// A whole answer and a stream pass their own checks, one after the other on one connection, whatever the
+// size of the prompt.
+func TestEngine_AnswersWhatWasAskedFor(t *testing.T) {
+	e, address := engineAt(t, roleBoth)
+	c := clientOf(t, address)
+	for _, size := range []int{100, smallPrompt, longPrompt} {
+		if err := c.ask(&prompts(size, answer, false)[3], nextMark(), answer); err != nil {
+			t.Fatalf("a whole answer to %d bytes: %v", size, err)
+		}
+		s, err := c.open(&prompts(size, 200, true)[3], nextMark())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for more := true; more && err == nil; {
+			more, err = s.next()
+		}
+		if err != nil || s.events != 200 {
+			t.Fatalf("a stream to %d bytes: %d events, %v", size, s.events, err)
+		}
+	}
+	if legs := e.ledger.counts(); legs.Alone != 6 || len(legs.Faults) > 0 {
+		t.Errorf("the engine saw %+v", legs)
+	}
+}
+
+// An answer to another request, or one with another number of tokens, is noticed.
+func TestClient_NoticesWhatIsNotItsOwn(t *testing.T) {
+	_, address := engineAt(t, roleBoth)
+	c := clientOf(t, address)
+	p := &prompts(smallPrompt, answer, false)[0]
+	if err := c.ask(p, nextMark(), answer+1); !errors.Is(err, errWrong) {
+		t.Errorf("fewer tokens than were asked for: %v", err)
+	}
+	own, other := nextMark(), nextMark()
+	foreign := appendWhole(nil, &leg{mark: other, answer: 4}, "")
+	if err := checkWhole(200, foreign, own, 4); !errors.Is(err, errWrong) {
+		t.Errorf("an answer to another request: %v", err)
+	}
+	s := &stream{of: own}
+	if _, err := s.read(appendEvent(nil, &leg{mark: other, answer: 4}, 1)); !errors.Is(err, errWrong) {
+		t.Errorf("an event of another request: %v", err)
+	}
+	if content, err := s.read(appendEvent(nil, &leg{mark: own, answer: 4}, 1)); !content || err != nil {
+		t.Errorf("an event of its own: %v %v", content, err)
+	}
+}
+
+// A hand-off is good for one decode of the same request with all of its blocks.
+func TestLedger_HandOffsAreReadOnceByTheirOwn(t *testing.T) {
+	a, b := markOf(1), markOf(2)
+	for name, c := range map[string]struct {
+		read  func(l *ledger, name string)
+		pairs int
+		fault string
+	}{
+		"its own":         {func(l *ledger, name string) { l.read(name, a, 7) }, 1, ""},
+		"twice":           {func(l *ledger, name string) { l.read(name, a, 7); l.read(name, a, 7) }, 1, "hand-off unknown or read before"},
+		"another's":       {func(l *ledger, name string) { l.read(name, b, 7) }, 0, "hand-off of another request"},
+		"too few blocks":  {func(l *ledger, name string) { l.read(name, a, 6) }, 0, "hand-off with other blocks"},
+		"of another name": {func(l *ledger, _ string) { l.read("x", a, 7) }, 0, "hand-off unknown or read before"},
+	} {
+		l := newLedger()
+		c.read(l, l.issue(a, 7))
+		legs := l.counts()
+		if legs.Pairs != c.pairs || (c.fault == "") != (len(legs.Faults) == 0) || c.fault != "" && legs.Faults[c.fault] != 1 {
+			t.Errorf("%s: %+v", name, legs)
+		}
+	}
+}
+
+// The legs of a pair meet in a room, and two of one role or of two requests do not.
+func TestLedger_LegsMeetInTheirRoom(t *testing.T) {
+	for name, c := range map[string]struct {
+		role  string
+		of    mark
+		pairs int
+	}{
+		"prefill and decode": {roleDecode, markOf(1), 1},
+		"two prefills":       {rolePrefill, markOf(1), 0},
+		"two requests":       {roleDecode, markOf(2), 0},
+	} {
+		l := newLedger()
+		met := make(chan bool)
+		go func() { met <- l.meet("5", rolePrefill, markOf(1)) }()
+		for second := false; !second; {
+			l.mu.Lock()
+			second = len(l.rooms) == 1
+			l.mu.Unlock()
+		}
+		own := l.meet("5", c.role, c.of)
+		if first := <-met; !first || own != (c.pairs == 1) {
+			t.Errorf("%s: the first leg goes on %v, the second %v", name, first, own)
+		}
+		if legs := l.counts(); legs.Pairs != c.pairs || len(legs.Faults) != 1-c.pairs {
+			t.Errorf("%s: %+v", name, legs)
+		}
+	}
+}
+
+// NIXL's two legs, as a gateway sends them: what prefill returns is what decode has to bring.
+func TestEngine_HandsOverByNIXL(t *testing.T) {
+	e, address := engineAt(t, rolePrefill)
+	c := clientOf(t, address)
+	m := nextMark()
+	p := prompts(smallPrompt, 1, false)[0]
+	if err := c.ask(with(p, `"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false}`), m, 1); err != nil {
+		t.Fatal(err)
+	}
+	_, params, found := strings.Cut(string(c.body), `"kv_transfer_params":`)
+	if !found || !strings.Contains(params, `"remote_block_ids":[[1000,`) {
+		t.Fatalf("prefill answers %.200s", params)
+	}
+	q := prompts(smallPrompt, answer, false)[0]
+	if err := c.ask(with(q, `"kv_transfer_params":`+strings.TrimSuffix(params, "}")), m, answer); err != nil {
+		t.Fatal(err)
+	}
+	if legs := e.ledger.counts(); legs.Pairs != 1 || len(legs.Faults) > 0 {
+		t.Errorf("the engine saw %+v", legs)
+	}
+}
+
+// When the reader of a stream leaves, the engine notices at once and remembers when.
+func TestEngine_NoticesThatItsReaderLeft(t *testing.T) {
+	e, address := engineAt(t, roleBoth)
+	texts := prompts(smallPrompt, 1000, true)
+	texts.pace(time.Hour)
+	c, m := clientOf(t, address), nextMark()
+	s, err := c.open(&texts[0], m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if more, err := s.next(); !more || err != nil {
+		t.Fatalf("the first event: %v %v", more, err)
+	}
+	left := time.Now()
+	c.close()
+	for deadline := left.Add(20 * time.Second); len(e.ledger.departures()) == 0 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	seen, noticed := e.ledger.departures()[string(m[:])]
+	if at := time.Unix(0, seen); !noticed || at.Before(left) {
+		t.Errorf("it left at %v, the engine noticed %v at %v", left, noticed, at)
+	}
+}
+
+// What a proxy adds to a body, and the order in which it writes it, do not change what the engine reads.
+func TestLeg_IsReadInAnyOrder(t *testing.T) {
+	m := markOf(9)
+	text := passage(1, 1000)
+	for name, body := range map[string]string{
+		"as it was sent": fmt.Sprintf(`{"model":"bench","messages":[{"role":"system","content":"%s"},{"role":"user","content":"of %s"}],"max_tokens":5,"stream":true,"stream_options":{"include_usage":true},"temperature":0.02}`, text, m[:]),
+		"another order":  fmt.Sprintf(`{"temperature":0.019999999552965164,"stream_options":{"include_usage":true},"stream":true,"max_tokens":5,"messages":[{"content":"%s","role":"system"},{"content":"of %s","role":"user"}],"model":"bench"}`, text, m[:]),
+	} {
+		l, rest := readLeg([]byte(body), nil)
+		if l.mark != m || l.size != len(text) || l.answer != 5 || !l.stream || !l.usage || l.gap != 20_000 || len(rest) > 300 {
+			t.Errorf("%s: %+v, %d bytes are left", name, l, len(rest))
+		}
+	}
+}
+
+// A load that is over ends its clients, wherever they wait.
+func TestEach_EndsWithItsContext(t *testing.T) {
+	_, address := engineAt(t, roleBoth)
+	ctx, end := context.WithCancel(t.Context())
+	var counted tally
+	wait := streams(ctx, address, 4, smallPrompt, 100, time.Hour, &counted)
+	for counted.events.Load() < 4 {
+		time.Sleep(time.Millisecond)
+	}
+	end()
+	wait()
+	if len(counted.errors) > 0 {
+		t.Errorf("what the end of the load cut off counts as wrong: %v", counted.errors)
+	}
+}

@@ -1,0 +1,174 @@
+package proxybench
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+)
+
+// Legs counts what the engines saw of the legs of requests.
+type Legs struct {
+	Alone  int            `json:"alone"`  // requests that one server answered
+	Pairs  int            `json:"pairs"`  // decode legs whose KV was there and theirs
+	Faults map[string]int `json:"faults"` // what a real engine would have refused or got wrong
+}
+
+// ledger holds what was handed over and not yet read: by NIXL under the name of the request on the
+// prefill server, by SGLang under the room in which both legs meet.
+type ledger struct {
+	mu       sync.Mutex // guards all below
+	legs     Legs
+	issued   uint64
+	handoffs map[string]handoff
+	rooms    map[string]*room
+	closed   map[mark]time.Time // streams whose reader left before their end
+}
+
+// handoff is what a prefill leg left for its decode.
+type handoff struct {
+	of     mark
+	blocks int
+	at     time.Time
+}
+
+// room is where the two legs of a request meet.
+type room struct {
+	of      mark
+	role    string
+	arrived chan struct{} // closed when the second leg is there
+}
+
+func newLedger() *ledger {
+	l := &ledger{handoffs: map[string]handoff{}, rooms: map[string]*room{}}
+	l.reset(time.Now())
+	return l
+}
+
+// reset begins the counts of another measure. Requests of the one before may be under way still.
+func (l *ledger) reset(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.legs = Legs{Faults: map[string]int{}}
+	l.closed = map[mark]time.Time{}
+	maps.DeleteFunc(l.handoffs, func(_ string, h handoff) bool { return now.Sub(h.at) > handoffTime })
+}
+
+// handoffTime is how long a hand-off is good for.
+const handoffTime = time.Minute
+
+// counts are what was seen since the last reset.
+func (l *ledger) counts() Legs {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	legs := l.legs
+	legs.Faults = maps.Clone(l.legs.Faults)
+	return legs
+}
+
+// alone counts a request that has one leg.
+func (l *ledger) alone() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.legs.Alone++
+}
+
+func (l *ledger) faultLocked(why string) { l.legs.Faults[why]++ }
+
+// fault counts what a real engine would have refused.
+func (l *ledger) fault(why string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.faultLocked(why)
+}
+
+// issue keeps a prompt's blocks for a decode, under a new name.
+func (l *ledger) issue(of mark, blocks int) (name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.issued++
+	name = fmt.Sprintf("chatcmpl-%s-%08x", of[:], l.issued)
+	l.handoffs[name] = handoff{of, blocks, time.Now()}
+	return name
+}
+
+// read takes a hand-off, which is good for one decode of the same prompt with all of its blocks.
+func (l *ledger) read(name string, of mark, blocks int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h, known := l.handoffs[name]
+	delete(l.handoffs, name)
+	switch {
+	case !known:
+		l.faultLocked("hand-off unknown or read before")
+	case h.of != of:
+		l.faultLocked("hand-off of another request")
+	case h.blocks != blocks:
+		l.faultLocked("hand-off with other blocks")
+	default:
+		l.legs.Pairs++
+	}
+}
+
+// meetTime is how long a leg waits in its room for the other one.
+const meetTime = 5 * time.Second
+
+// meet waits for the other leg of a request. false: it has not come, or is another request's.
+func (l *ledger) meet(name, role string, of mark) bool {
+	l.mu.Lock()
+	r, second := l.rooms[name]
+	if !second {
+		r = &room{of, role, make(chan struct{})}
+		l.rooms[name] = r
+		l.mu.Unlock()
+		return l.await(name, r)
+	}
+	defer l.mu.Unlock()
+	delete(l.rooms, name)
+	close(r.arrived)
+	switch {
+	case r.role == role:
+		l.faultLocked("two legs of one role in a room")
+	case r.of != of:
+		l.faultLocked("legs of two requests in a room")
+	default:
+		l.legs.Pairs++
+		return true
+	}
+	return false
+}
+
+func (l *ledger) await(name string, r *room) bool {
+	timer := time.NewTimer(meetTime)
+	defer timer.Stop()
+	select {
+	case <-r.arrived:
+		return true
+	case <-timer.C:
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rooms[name] == r {
+		delete(l.rooms, name)
+		l.faultLocked("the other leg did not come")
+	}
+	return false
+}
+
+// left notes when the reader of a stream left before its end.
+func (l *ledger) left(of mark, at time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed[of] = at
+}
+
+// departures are the streams whose reader left before their end.
+func (l *ledger) departures() map[string]int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make(map[string]int64, len(l.closed))
+	for of, at := range l.closed {
+		all[string(of[:])] = at.UnixNano()
+	}
+	return all
+}

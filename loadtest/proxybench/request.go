@@ -1,0 +1,79 @@
+package proxybench
+
+import (
+	"bytes"
+	"math"
+
+	"github.com/tidwall/gjson"
+)
+
+// leg is what an engine reads of a request.
+type leg struct {
+	mark      mark
+	marked    bool
+	size      int // bytes of the body
+	answer    int // tokens that are asked for
+	stream    bool
+	usage     bool // a stream ends with its usage
+	ids       bool // token ids are asked for
+	gap       int  // microseconds between the events of a stream; 0: none
+	keeps     bool // NIXL: prefill keeps the blocks for a decode
+	reads     bool // NIXL: decode reads the blocks that prefill kept
+	name      string
+	blocks    int
+	bootstrap string // SGLang: the room in which the legs meet; "": none
+}
+
+// promptTokens is how long the prompt is taken to be.
+func (l *leg) promptTokens() int { return l.size/4 + 1 }
+
+// kvBlocks is how many blocks of KV it fills.
+func (l *leg) kvBlocks() int { return l.promptTokens()/blockTokens + 1 }
+
+// blockTokens is the size of a block of KV.
+const blockTokens = 16
+
+// readLeg reads a request. The long text of its prompt has no escapes: it is cut out before anything
+// else is looked at, so that reading costs the same for every length. scratch is reused.
+func readLeg(body, scratch []byte) (l leg, rest []byte) {
+	const content = `"content":"`
+	from, to := 0, 0
+	if at := bytes.Index(body, []byte(content)); at >= 0 {
+		from = at + len(content)
+		to = from + max(0, bytes.IndexByte(body[from:], '"'))
+	}
+	rest = append(append(scratch[:0], body[:from]...), body[to:]...)
+	l.mark, l.marked = findMark(rest)
+	gjson.ParseBytes(rest).ForEach(func(key, value gjson.Result) bool {
+		switch key.Str {
+		case "max_tokens", "max_completion_tokens":
+			if n := int(value.Int()); n > 0 {
+				l.answer = n
+			}
+		case "stream":
+			l.stream = value.Bool()
+		case "stream_options":
+			l.usage = value.Get("include_usage").Bool()
+		case "return_token_ids":
+			l.ids = value.Bool()
+		case "temperature":
+			l.gap = int(math.Round(1e6 * value.Float())) // some proxies pass it on in 32 bits
+		case "bootstrap_room":
+			l.bootstrap = value.String()
+		case "kv_transfer_params":
+			l.readTransfer(value)
+		}
+		return true
+	})
+	// What a proxy adds for its own ends does not make the prompt longer.
+	l.size = len(body) - len(rest)
+	return l, rest
+}
+
+func (l *leg) readTransfer(params gjson.Result) {
+	l.keeps, l.reads = params.Get("do_remote_decode").Bool(), params.Get("do_remote_prefill").Bool()
+	l.name = params.Get("remote_request_id").Str
+	if ids := params.Get("remote_block_ids").Raw; len(ids) > 4 {
+		l.blocks = bytes.Count([]byte(ids), []byte(",")) + 1
+	}
+}
