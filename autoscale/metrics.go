@@ -17,9 +17,10 @@ var (
 		[]string{"model", "role", "variant", "state"}, nil)
 	speedDesc = prometheus.NewDesc("tandem_server_speed_tokens_per_second",
 		"What one server of a pool does at the lengths of now, within the objective, as learned; by kind of hardware.", variantLabels, nil)
-	kvDesc = prometheus.NewDesc("tandem_pool_kv_tokens",
-		"KV of a pool's servers, by kind of hardware: used, and capacity where engines report it.",
-		[]string{"model", "role", "variant", "state"}, nil)
+	kvUsedDesc = prometheus.NewDesc("tandem_pool_kv_used_tokens",
+		"Tokens whose KV a pool's servers hold, by kind of hardware.", variantLabels, nil)
+	kvCapacityDesc = prometheus.NewDesc("tandem_pool_kv_capacity_tokens",
+		"Tokens whose KV a pool's servers have room for, by kind of hardware. Absent where engines do not report it.", variantLabels, nil)
 	variantBacklogDesc = prometheus.NewDesc("tandem_variant_backlog_seconds",
 		"Time that servers of one kind of hardware need for what was sent to them: prefill servers for prompts that are not done, "+
 			"decode servers for answers in their queues. What waits in gateways is in tandem_backlog_seconds.",
@@ -39,11 +40,11 @@ var (
 		poolLabels, nil)
 	waitingDesc = prometheus.NewDesc("tandem_pool_waiting_requests",
 		"Requests that wait for the pool, in its engines (as vllm:num_requests_waiting) and in the gateways' queues.", poolLabels, nil)
-	attainedDesc = prometheus.NewDesc("tandem_slo_attainment",
+	attainedDesc = prometheus.NewDesc("tandem_slo_attainment_ratio",
 		"Share of the requests of the last five minutes that kept the objective for ttft, or for itl on their mean. Refused and "+
 			"failed ones did not; a refused one and its retries are one. Absent without an objective or requests.",
 		[]string{"model", "slo"}, nil)
-	priceDesc = prometheus.NewDesc("tandem_capacity_price",
+	priceDesc = prometheus.NewDesc("tandem_capacity_price_per_hour",
 		"What an hour would cost less with one more server's worth of a capacity (prefill, decode, kv, sequences, gpus), by kind of "+
 			"hardware: what is short. Absent without hardware to choose from.",
 		[]string{"model", "variant", "what"}, nil)
@@ -53,7 +54,7 @@ var (
 
 // Describe is part of prometheus.Collector.
 func (s *Scaler) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{serversDesc, speedDesc, kvDesc, variantBacklogDesc, variantDemandDesc, kvQueuedDesc, demandDesc, backlogDesc, waitingDesc, attainedDesc, priceDesc, coldStartDesc} {
+	for _, d := range []*prometheus.Desc{serversDesc, speedDesc, kvUsedDesc, kvCapacityDesc, variantBacklogDesc, variantDemandDesc, kvQueuedDesc, demandDesc, backlogDesc, waitingDesc, attainedDesc, priceDesc, coldStartDesc} {
 		ch <- d
 	}
 }
@@ -104,9 +105,9 @@ func (d *Decision) collect(g gauges, model string) {
 		g.set(serversDesc, float64(k.Ready), model, role, k.Variant, "ready")
 		g.set(speedDesc, k.Speed/float64(k.Ready), model, role, k.Variant)
 		g.set(variantBacklogDesc, k.Backlog, model, role, k.Variant)
-		g.set(kvDesc, k.KVUsed, model, role, k.Variant, "used")
+		g.set(kvUsedDesc, k.KVUsed, model, role, k.Variant)
 		if k.KVTokens > 0 {
-			g.set(kvDesc, k.KVTokens, model, role, k.Variant, "capacity")
+			g.set(kvCapacityDesc, k.KVTokens, model, role, k.Variant)
 		}
 	}
 	if t := state.Shares; t != nil && len(t.Tokens) == len(t.Variants) { // it may be another version's

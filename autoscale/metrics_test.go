@@ -74,12 +74,12 @@ func TestCollect(t *testing.T) {
 		want  []string
 	}{
 		{"all is known", whole, s.cfg.Planner.MaxAge, []string{
-			"backlog_seconds prefill: 1", "backlog_seconds decode: 1", "capacity_price a kv: 2.5", "cold_start_seconds : 90",
+			"backlog_seconds prefill: 1", "backlog_seconds decode: 1", "capacity_price_per_hour a kv: 2.5", "cold_start_seconds : 90",
 			"demand_tokens_per_second prefill: 1000", "demand_tokens_per_second decode: 100", "kv_queued_tokens : 600",
-			"pool_kv_tokens prefill used a: 10", "pool_kv_tokens decode used b: 20", "pool_kv_tokens decode capacity b: 40",
+			"pool_kv_used_tokens prefill a: 10", "pool_kv_used_tokens decode b: 20", "pool_kv_capacity_tokens decode b: 40",
 			"pool_servers prefill ready a: 2", "pool_servers prefill pending: 1", "pool_servers decode ready b: 1", "pool_servers decode pending: 0",
 			"pool_waiting_requests prefill: 4", "pool_waiting_requests decode: 5", "server_speed_tokens_per_second prefill a: 3000", "server_speed_tokens_per_second decode b: 50",
-			"slo_attainment ttft: 0.75", "slo_attainment itl: 0",
+			"slo_attainment_ratio ttft: 0.75", "slo_attainment_ratio itl: 0",
 			"variant_backlog_seconds prefill a: 2", "variant_backlog_seconds decode b: 3", "variant_demand_tokens_per_second prefill a: 750", "variant_demand_tokens_per_second prefill x: 250",
 		}},
 		{"no server, no objective, shares of another version", &less, 0, []string{
@@ -110,5 +110,48 @@ func TestBacklog(t *testing.T) {
 		if got, known := backlog(of.tokens, of.speed, of.ready); got != of.want || known != of.known {
 			t.Errorf("%+v: %g, known %v", of, got, known)
 		}
+	}
+}
+
+// The live page shows what is wanted of each pool beside what it has; that the signals are old is
+// said, since nothing goes by the figures then.
+func TestScaler_StatusIsWantedBesideReady(t *testing.T) {
+	c := newClock()
+	s := NewScaler(testConfig(), nil, demand.NewMeter(c.Now), nil, slog.New(slog.DiscardHandler))
+	if all := s.Status(); len(all) != 0 {
+		t.Errorf("before a decision: %+v", all)
+	}
+	d := &Decision{
+		At: c.Now(), WaitingForCapacity: 3,
+		Signals: sizing.Signals{Prefill: sizing.Pool{Ready: 3, Pending: 1}, Decode: sizing.Pool{Pending: 2}},
+		Pools: []PoolWant{
+			{Role: pools.Prefill, Variant: "a", Want: sizing.Want{Servers: 2, Reason: sizing.Demand}},
+			{Role: pools.Prefill, Variant: "b", Want: sizing.Want{Servers: 4, Reason: sizing.Demand}},
+			{Role: pools.Decode, Any: true, Want: sizing.Want{Servers: 5, Reason: sizing.KV}},
+		},
+		State: State{Hardware: []Hardware{
+			{Role: pools.Prefill, Variant: "a", Ready: 2}, {Role: pools.Prefill, Variant: "b", Ready: 1},
+			{Role: pools.Decode, Variant: "a", Ready: 6},
+		}},
+	}
+	d.Plan.Prefill.Reason, d.Plan.Decode.Reason = sizing.Demand, sizing.KV
+	s.current.Store(&plans{Models: map[string]*Decision{"m": d}})
+	shown := func() (text string) {
+		for _, p := range s.Status() {
+			text += fmt.Sprintf("%s %s wanted %d ready %d pending %d waiting %d by %s stale %v\n", p.Role, p.Variant, p.Servers, p.Ready, p.Pending, p.WaitingForCapacity, p.Reason, p.Stale)
+		}
+		return text
+	}
+	want := `prefill  wanted 6 ready 3 pending 1 waiting 3 by demand stale false
+prefill a wanted 2 ready 2 pending 0 waiting 0 by demand stale false
+prefill b wanted 4 ready 1 pending 0 waiting 0 by demand stale false
+decode  wanted 5 ready 6 pending 2 waiting 3 by kv stale false
+`
+	if got := shown(); got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+	c.pass(s.cfg.Planner.MaxAge + 1)
+	if got := shown(); got != strings.ReplaceAll(want, "stale false", "stale true") {
+		t.Errorf("with old signals\n%s", got)
 	}
 }

@@ -5,11 +5,13 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/tandem-gateway/tandem/gateway/peers"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
@@ -24,15 +26,17 @@ const explainLimit = 64
 type Drainer func(server string, drain bool) bool
 
 // Admin is the handler of the admin port: readiness, metrics, why requests went
-// where they did, and which servers drain. It is not for clients.
-func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, draining func() bool, drainServer Drainer) http.Handler {
+// where they did, and which servers drain. unready says why no requests should come, whatever the
+// servers do; "": they may. replicas are the other gateways that decisions are asked of. It is not
+// for clients.
+func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, unready func() string, drainServer Drainer, replicas *peers.Asker) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		ready, why := o.Ready()
-		if draining() {
-			ready, why = false, "draining"
+		if own := unready(); own != "" {
+			ready, why = false, own
 		}
 		if !ready {
 			http.Error(w, why, http.StatusServiceUnavailable)
@@ -41,17 +45,7 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, drai
 	mux.HandleFunc("GET /debug/servers", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, describeServers(fleet, o.Binder.Locality)) })
 	mux.HandleFunc("GET /debug/kv", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Binder.Locality.Status()) })
 	mux.HandleFunc("GET /debug/suspects", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Suspects.List(time.Now())) })
-	mux.HandleFunc("GET /debug/links", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, describeLinks(o.Binder.Links.Status(time.Now())))
-	})
-	mux.HandleFunc("GET /debug/decisions/{id}", func(w http.ResponseWriter, r *http.Request) {
-		d, found := o.Decisions.Find(r.PathValue("id"))
-		if !found {
-			http.Error(w, "no decision is remembered for this request id", http.StatusNotFound)
-			return
-		}
-		writeJSON(w, describeDecision(&o.Binder.Cost, d))
-	})
+	decisionPages{o, replicas}.register(mux)
 	for method, drain := range map[string]bool{http.MethodPost: true, http.MethodDelete: false} {
 		// A server's ID may have a rank: host:port/dp1.
 		mux.HandleFunc(method+" /drain/{id...}", func(w http.ResponseWriter, r *http.Request) {
@@ -68,7 +62,8 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, drai
 }
 
 // RequireToken asks for a token, or where certificates are asked for for a client's that was
-// verified, everywhere but where kubelets and load balancers look, which have neither. An
+// verified, everywhere but where kubelets and load balancers look, which have neither. Browsers,
+// which cannot be told to send Bearer, ask their user for it as a password (Basic, any name). An
 // empty token without certificates asks for nothing. Where no token is shown, browsers that
 // are made to ask by a page of another site are refused; names are what the port is called
 // beside its addresses and private names.
@@ -76,18 +71,25 @@ func RequireToken(token string, certificates bool, names []string, admin http.Ha
 	if token == "" && !certificates {
 		return refuseBrowsers(names, admin)
 	}
-	want := sha256.Sum256([]byte("Bearer " + token))
+	want := sha256.Sum256([]byte(token))
+	isToken := func(sent string) bool {
+		sum := sha256.Sum256([]byte(sent))
+		return token != "" && subtle.ConstantTimeCompare(sum[:], want[:]) == 1
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		sent := sha256.Sum256([]byte(r.Header.Get("Authorization")))
-		byToken := token != "" && subtle.ConstantTimeCompare(sent[:], want[:]) == 1
-		byCertificate := certificates && r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+		bearer, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		_, password, isBasic := r.BasicAuth()
+		byBrowser := isBasic && isToken(password) || certificates && r.TLS != nil && len(r.TLS.VerifiedChains) > 0
 		switch {
-		case free(r.URL.Path), byToken:
-		case byCertificate && crossSite(r): // a browser shows its certificate whatever page asks
+		case free(r.URL.Path), isBearer && isToken(bearer):
+		case byBrowser && crossSite(r): // a browser shows both whatever page asks
 			http.Error(w, crossSiteMessage, http.StatusForbidden)
 			return
-		case !byCertificate:
-			w.Header().Set("WWW-Authenticate", "Bearer")
+		case !byBrowser:
+			w.Header().Add("WWW-Authenticate", "Bearer")
+			if token != "" {
+				w.Header().Add("WWW-Authenticate", `Basic realm="Tandem: any name, the admin token as password"`)
+			}
 			http.Error(w, "the admin port asks for a token, Authorization: Bearer TOKEN, or for a client's certificate", http.StatusUnauthorized)
 			return
 		}
@@ -168,6 +170,7 @@ func describeServers(fleet *pools.Fleet, locality *pd.Locality) []ServerStatus {
 // DecisionStatus is the answer of /debug/decisions/{id}.
 type DecisionStatus struct {
 	RequestID string         `json:"request_id"`
+	Replica   string         `json:"replica,omitempty"` // the gateway that decided
 	Model     string         `json:"model"`
 	API       string         `json:"api"`
 	At        time.Time      `json:"at"`
@@ -236,7 +239,7 @@ func describeMeasured(m *decision.Measured) MeasuredStatus {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-func describeDecision(cost *cost.Model, d decision.Record) DecisionStatus {
+func describeDecision(cost *cost.Model, d decision.Record, alternatives int) DecisionStatus {
 	out := DecisionStatus{RequestID: d.RequestID, Model: d.Model, API: d.API, At: d.At, Outcome: d.Outcome, Attempts: []ChoiceStatus{}}
 	for i := range d.Choices {
 		c := &d.Choices[i]
@@ -248,7 +251,7 @@ func describeDecision(cost *cost.Model, d decision.Record) DecisionStatus {
 				Known: c.Prompt.Tokens, Whole: c.Prompt.Whole, By: string(c.Prompt.By),
 				Unknown: string(c.Prompt.Unknown), Because: c.Prompt.Unknown.Text(), Guessed: c.Prompt.Guessed,
 			},
-			Measured: describeMeasured(&c.Measured), Alternatives: cost.Explain(c.Demand, c.Candidates, c.Chosen, explainLimit),
+			Measured: describeMeasured(&c.Measured), Alternatives: cost.Explain(c.Demand, c.Candidates, c.Chosen, alternatives),
 		}
 		if status.Outcome == "" {
 			status.Outcome = "served"

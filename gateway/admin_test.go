@@ -3,6 +3,7 @@ package gateway
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -13,15 +14,25 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/tandem-gateway/tandem/gateway/peers"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
+// alonePort is the admin port of a gateway that knows of no other.
+var alonePort = peers.NewAsker(peers.Peer{ID: "g", Admin: "http://g", Version: "v1"}, nil, "", nil)
+
 // adminOf is the admin port of a gateway.
 func adminOf(t *testing.T, g *running, draining func() bool) (ask func(method, path string) (status int, body string)) {
 	t.Helper()
-	admin := httptest.NewServer(Admin(g.fleet, g.pd, g.registry, draining, func(id string, drain bool) bool { return len(g.fleet.SetDrain(id, drain)) > 0 }))
+	unready := func() string {
+		if draining() {
+			return "draining"
+		}
+		return ""
+	}
+	admin := httptest.NewServer(Admin(g.fleet, g.pd, g.registry, unready, func(id string, drain bool) bool { return len(g.fleet.SetDrain(id, drain)) > 0 }, alonePort))
 	t.Cleanup(admin.Close)
 	return func(method, path string) (int, string) {
 		t.Helper()
@@ -160,8 +171,27 @@ func TestAdmin_Pages(t *testing.T) {
 	}
 }
 
-// A browser shows its certificate whatever page makes it ask; a token it does not know.
-func TestGuarded_ACertificateIsNotEnoughForAPageOfAnotherSite(t *testing.T) {
+// basic is how a browser shows the token that its user has typed as a password.
+func basic(user, password string) string {
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
+}
+
+// Where the port asks for certificates alone, an empty password is none.
+func TestGuarded_NoTokenIsNoPassword(t *testing.T) {
+	admin := RequireToken("", true, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }))
+	for _, sent := range []string{"Bearer ", basic("", "")} {
+		req := httptest.NewRequest(http.MethodGet, "/ui/", nil)
+		req.Header.Set("Authorization", sent)
+		got := httptest.NewRecorder()
+		if admin.ServeHTTP(got, req); got.Code != 401 || strings.Contains(strings.Join(got.Header().Values("WWW-Authenticate"), ","), "Basic") {
+			t.Errorf("%q: %d %v", sent, got.Code, got.Header())
+		}
+	}
+}
+
+// A browser shows its certificate, and a password that was typed once, whatever page makes it ask; a
+// token to be sent as Bearer it does not know.
+func TestGuarded_WhatABrowserShowsIsNotEnoughForAPageOfAnotherSite(t *testing.T) {
 	admin := RequireToken("t0ken", true, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }))
 	verified := &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{}}}}
 	for _, x := range []struct {
@@ -178,6 +208,10 @@ func TestGuarded_ACertificateIsNotEnoughForAPageOfAnotherSite(t *testing.T) {
 		{"token, other page", verified, "Bearer t0ken", "cross-site", 202},
 		{"wrong token", nil, "Bearer token", "", 401},
 		{"nothing", nil, "", "", 401},
+		{"password", nil, basic("operator", "t0ken"), "same-origin", 202},
+		{"password, other page", nil, basic("operator", "t0ken"), "cross-site", 403},
+		{"wrong password", nil, basic("t0ken", "token"), "", 401},
+		{"empty password", nil, basic("", ""), "", 401},
 	} {
 		req := httptest.NewRequest(http.MethodPost, "/drain/a", nil)
 		req.TLS = x.tls

@@ -42,7 +42,9 @@ func (s *Server) readBody(c *fiber.Ctx) (body []byte, err error) {
 	case len(body) < length || length < 0 && hasEnded(c):
 		return nil, context.Canceled // the client left
 	}
-	return body, c.Request().CloseBodyStream()
+	err = c.Request().CloseBodyStream()
+	c.Request().ResetBody() // of which fasthttp keeps the beginning for as long as the answer takes
+	return body, err
 }
 
 // bodyBuffer is a body while it is read. It grows with what has come, and is counted.

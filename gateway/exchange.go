@@ -11,15 +11,15 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/google/uuid"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/histogram"
 	"github.com/tandem-gateway/tandem/pd/messages"
+	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/load"
 )
@@ -100,8 +100,7 @@ func (s *Server) beginExchange(ctx context.Context, h header, d *api.Dialect) *e
 		carrier := propagation.MapCarrier{"traceparent": strings.Clone(parent)}
 		ctx = propagation.TraceContext{}.Extract(ctx, carrier)
 	}
-	ctx, x.span = s.tracer.Start(ctx, "request", trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
-		attribute.String("tandem.request_id", x.id), attribute.String("tandem.api", d.Name)))
+	ctx, x.span = spans.StartRequest(ctx, s.tracer, x.id, d)
 	x.ctx, x.cancel = context.WithCancel(ctx)
 	return x
 }
@@ -133,8 +132,8 @@ func requestID(h header) string {
 
 // admit parses the request and decides whether it may come in.
 func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
-	_, span := x.server.tracer.Start(x.ctx, "admit")
-	defer func() { endSpan(span, err) }()
+	_, span := spans.Start(x.ctx, x.server.tracer, "admit")
+	defer func() { endAdmit(span, err) }()
 	coding, err := x.checkHeader(c)
 	if err != nil {
 		return nil, err
@@ -178,11 +177,26 @@ func (x *exchange) accept(h header, body []byte, coding string) (req *pd.Request
 		return nil, err
 	}
 	x.predictPrompt(req)
+	x.traceRequest(req)
 	if req, err = x.salt(req); err != nil {
 		return nil, err
 	}
 	x.charge, err = x.key.Admit(req.PromptTokens, time.Now())
 	return req, err
+}
+
+// traceRequest records what is asked for where the request is traced.
+func (x *exchange) traceRequest(req *pd.Request) {
+	if !x.span.IsRecording() {
+		return
+	}
+	tenant := ""
+	if x.key.Tenant != "" {
+		tenant = x.server.tenants.label(x.key.Tenant)
+	}
+	spans.RecordRequest(x.span, spans.Request{
+		Model: x.model, Dialect: x.dialect, Stream: req.Stream, MaxOutput: req.MaxOutput, Class: x.server.access.Class(x.class), Tenant: tenant,
+	})
 }
 
 // knownModel refuses models that no server serves or will serve, and answers that no
@@ -296,7 +310,6 @@ func (x *exchange) explain(err error) failure {
 	if f.text.Status >= 500 {
 		x.server.log.Error("request failed", "request_id", x.id, "model", x.model, "status", f.text.Status, "error", err.Error())
 	}
-	x.span.SetStatus(codes.Error, f.outcome)
 	return f
 }
 
@@ -312,25 +325,22 @@ func (x *exchange) finish(outcome string, status int) (clientGone bool) {
 		x.server.errors.add(time.Now())
 	}
 	x.server.metrics.requests.WithLabelValues(x.dialect.Name, x.model, outcome, x.path).Inc()
-	x.server.metrics.duration.WithLabelValues(x.dialect.Name, x.model, outcome, x.path).Observe(took.Seconds())
+	histogram.ObserveIn(x.span.SpanContext(), x.server.metrics.duration.WithLabelValues(x.dialect.Name, x.model, outcome, x.path), took.Seconds())
 	if x.key != nil && x.key.Tenant != "" {
 		x.server.metrics.tenantRequests.WithLabelValues(x.server.tenants.label(x.key.Tenant), x.server.access.Class(x.class), outcome).Inc()
 	}
 	x.server.log.Debug("request done", "request_id", x.id, "api", x.dialect.Name, "model", x.model,
 		"outcome", outcome, "status", status, "seconds", took.Seconds())
-	x.span.SetAttributes(attribute.String("tandem.model", x.model), attribute.String("tandem.outcome", outcome), attribute.String("tandem.path", x.path),
-		attribute.Int("http.response.status_code", status))
-	x.span.End()
+	spans.EndRequest(x.span, spans.Outcome{Model: x.model, Path: x.path, Outcome: outcome, Status: status, Output: x.output})
 	return clientGone
 }
 
-func endSpan(span trace.Span, err error) {
-	if err != nil {
-		var bad *badRequest
-		if errors.As(err, &bad) {
-			span.SetAttributes(attribute.Int("http.response.status_code", bad.status))
-		}
-		span.SetStatus(codes.Error, "refused")
+// endAdmit ends the span of an admission. Its words are for clients: the status says enough.
+func endAdmit(span trace.Span, err error) {
+	status := 0
+	var bad *badRequest
+	if errors.As(err, &bad) {
+		status = bad.status
 	}
-	span.End()
+	spans.EndAdmit(span, err == nil, status)
 }

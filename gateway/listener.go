@@ -87,7 +87,7 @@ func (l *listener) closeSilent() {
 	}
 }
 
-// clientConn is a client's connection. Each write has a deadline of its own: one for a
+// clientConn is a client's connection. Writes have a deadline that moves on with them: one for a
 // whole answer would cut long streams, one that is set and left cuts the next answer. What
 // is read of it is well-formed HTTP, as far as framing judges.
 type clientConn struct {
@@ -97,6 +97,7 @@ type clientConn struct {
 	linger      atomic.Bool
 	ended       atomic.Bool // the client sends nothing more, and more was to be read
 	once        sync.Once
+	writeBy     time.Time // of the writer: the deadline that is set
 
 	framing framing
 	fault   *badMessage // with the next byte of the connection; nil while all is well
@@ -141,9 +142,15 @@ func (c *clientConn) refuse(p []byte) (int, error) {
 	return 0, c.fault
 }
 
+// Write has its deadline anew once a sixteenth of the time is gone: setting it for each event of a stream
+// costs as much as reading the event.
 func (c *clientConn) Write(p []byte) (int, error) {
-	if err := c.SetWriteDeadline(time.Now().Add(c.listener.cfg.WriteTimeout)); err != nil {
-		return 0, err
+	now, timeout := time.Now(), c.listener.cfg.WriteTimeout
+	if deadline := now.Add(timeout); deadline.Sub(c.writeBy) > timeout/16 {
+		if err := c.SetWriteDeadline(deadline); err != nil {
+			return 0, err
+		}
+		c.writeBy = deadline
 	}
 	return c.Conn.Write(p)
 }

@@ -1,6 +1,10 @@
 package gateway
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-gateway/tandem/pd/histogram"
+)
 
 // Metrics are what the gateway counts of its clients. The model label holds only
 // models that are served; others are "unknown". The tenant label holds as many tenants
@@ -21,7 +25,7 @@ const (
 )
 
 // NewMetrics registers them.
-func NewMetrics(reg prometheus.Registerer) *Metrics {
+func NewMetrics(reg prometheus.Registerer, kept histogram.Config) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tandem_requests_total",
@@ -29,10 +33,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 				"gateway, by an engine), quarantined, overloaded, displaced, deadline, no_server, timeout, error, broken_stream; and by path: http, or picker, where a proxy " +
 				"asked which servers to take.",
 		}, []string{"api", "model", "outcome", "path"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "tandem_request_duration_seconds", Help: "Time from a request's arrival to the end of its answer.",
-			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600},
-		}, []string{"api", "model", "outcome", "path"}),
+		duration: kept.New(reg, "tandem_request_duration_seconds", "Time from a request's arrival to the end of its answer.",
+			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}, "api", "model", "outcome", "path"),
 	}
 	m.tenantRequests = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tandem_tenant_requests_total",
@@ -43,10 +45,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Help: "Tokens of tenants' requests that were answered, as engines report them, by kind: prompt, output.",
 	}, []string{"tenant", "kind"})
 	m.limited = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tandem_limited_total",
+		Name: "tandem_limited_requests_total",
 		Help: "Requests refused because a limit of their key was used up, by limit: requests, prompt_tokens, output_tokens, " +
 			"concurrent_requests.",
 	}, []string{"tenant", "limit"})
-	reg.MustRegister(m.requests, m.duration, m.tenantRequests, m.tenantTokens, m.limited)
+	reg.MustRegister(m.requests, m.tenantRequests, m.tenantTokens, m.limited)
 	return m
 }

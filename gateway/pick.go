@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -144,8 +145,8 @@ func (e *PickExchange) Pick(subset *pools.Subset) (*pd.Pick, error) {
 
 // admit is exchange.admit for a body that is here.
 func (e *PickExchange) admit() (req *pd.Request, err error) {
-	_, span := e.x.server.tracer.Start(e.x.ctx, "admit")
-	defer func() { endSpan(span, err) }()
+	_, span := spans.Start(e.x.ctx, e.x.server.tracer, "admit")
+	defer func() { endAdmit(span, err) }()
 	defer e.body.counted.release()
 	if req, err = e.x.accept(e.header, e.body.data, e.coding); err != nil {
 		return nil, err
@@ -162,6 +163,18 @@ func (e *PickExchange) admit() (req *pd.Request, err error) {
 // errTranslated refuses what would go to an engine as another API: the proxy sends what it has.
 var errTranslated = &badRequest{status: http.StatusBadRequest, code: "tenants_not_separated",
 	message: "The engines of this model cannot keep tenants apart on " + api.Messages.Path + ". Use " + api.Chat.Path + "."}
+
+// Changes reports whether a body differs from the one that the client sent.
+func (e *PickExchange) Changes(body api.Body) bool {
+	rest := e.body.data
+	for part := range body.Parts() {
+		if !bytes.HasPrefix(rest, part) {
+			return true
+		}
+		rest = rest[len(part):]
+	}
+	return len(rest) > 0
+}
 
 // TraceHeader is what joins an engine's spans to the request's.
 func (e *PickExchange) TraceHeader() (traceparent string) {
@@ -216,9 +229,6 @@ func (e *PickExchange) finish(outcome string, status int) {
 		if outcome == "client_gone" {
 			e.x.refund(failure{text: api.ErrorText{Status: statusClientGone}})
 		}
-	}
-	if outcome != "ok" {
-		e.x.span.SetStatus(codes.Error, outcome)
 	}
 	e.x.finish(outcome, status)
 }
@@ -413,6 +423,9 @@ func (s *Server) RefusePick(err error, h Header) Refusal {
 	r.Body = f.write(&r, api.Chat, id)
 	return r
 }
+
+// MaxBody is how many bytes a request's body may have.
+func (s *Server) MaxBody() int { return s.cfg.MaxBody }
 
 // Ready reports whether requests are of use here, as /health does.
 func (s *Server) Ready() bool {

@@ -13,8 +13,10 @@ import (
 // sizeOf is what the length of a prompt is predicted by, see predict.Prompts: a rough count,
 // and which tools and system prompt it shares with others.
 func sizeOf(req *pd.Request, prompt api.Value) predict.Prompt {
-	size := predict.Prompt{Model: req.Model, API: req.Dialect.Name, Rough: turnTokens(prompt, 0)}
+	size := predict.Prompt{Model: req.Model, API: req.Dialect.Name}
 	context := xxhash.New()
+	var system api.Value // what the first message says, if it is the system's
+	size.Rough, system = promptTokens(prompt)
 	for _, field := range []string{"tools", "system", "instructions"} {
 		value := req.Body.Get(field)
 		if value.Null() {
@@ -36,17 +38,34 @@ func sizeOf(req *pd.Request, prompt api.Value) predict.Prompt {
 		}
 	}
 	if req.Dialect == api.Chat {
-		for first := range prompt.Elements() {
-			if message, ok := first.Object(); ok {
-				if role, _ := message.Get("role").String(); role == "system" {
-					_, _ = context.Write(message.Get("content"))
-				}
-			}
-			break
-		}
+		_, _ = context.Write(system)
 	}
 	size.Context = context.Sum64()
 	return size
+}
+
+// promptTokens is turnTokens of a prompt, and what its first message says where that is the system's.
+// Each message is taken apart once: a prompt may be one of megabytes.
+func promptTokens(prompt api.Value) (n int, system api.Value) {
+	if !prompt.IsArray() {
+		return turnTokens(prompt, 0), nil
+	}
+	first := true
+	for e := range prompt.Elements() {
+		message, ok := e.Object()
+		if !ok {
+			n += turnTokens(e, 1)
+		} else {
+			n += messageTokens(message, 1)
+		}
+		if ok && first {
+			if role, _ := message.Get("role").String(); role == "system" {
+				system = message.Get("content")
+			}
+		}
+		first = false
+	}
+	return n, system
 }
 
 // attribution is in a block of some agents' system prompts that differs in each request.
@@ -66,18 +85,7 @@ func turnTokens(value api.Value, depth int) (n int) {
 		return roughTokens(value)
 	}
 	if object, ok := value.Object(); ok {
-		n = perTurn
-		for _, key := range object.Keys() {
-			switch key {
-			case "content", "text", "thinking", "reasoning", "summary", "output", "tool_calls", "function":
-				n += turnTokens(object.Get(key), depth+1)
-			case "name", "arguments", "input":
-				n += roughTokens(object.Get(key))
-			case "source", "image_url", "input_audio", "audio_url", "video_url", "file":
-				n += perMedium
-			}
-		}
-		return n
+		return messageTokens(object, depth)
 	}
 	if value.IsArray() {
 		for e := range value.Elements() {
@@ -89,6 +97,22 @@ func turnTokens(value api.Value, depth int) (n int) {
 		value = value[1 : len(value)-1]
 	}
 	return roughTokens(value)
+}
+
+// messageTokens is turnTokens of a message, or of a part of one.
+func messageTokens(object api.Body, depth int) (n int) {
+	n = perTurn
+	for _, key := range object.Keys() {
+		switch key {
+		case "content", "text", "thinking", "reasoning", "summary", "output", "tool_calls", "function":
+			n += turnTokens(object.Get(key), depth+1)
+		case "name", "arguments", "input":
+			n += roughTokens(object.Get(key))
+		case "source", "image_url", "input_audio", "audio_url", "video_url", "file":
+			n += perMedium
+		}
+	}
+	return n
 }
 
 // predictPrompt is how many tokens the prompt will have, as far as prompts like it have shown.

@@ -11,19 +11,18 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v2"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/messages"
+	"github.com/tandem-gateway/tandem/pd/spans"
 )
 
 // coalesce bounds what is gathered into one write, in bytes.
 const coalesce = 16 << 10
 
-// relay is the body of a streamed answer. The HTTP server reads it in the
+// relay is the body of a streamed answer. The HTTP server takes it in the
 // connection's own goroutine, writes and flushes each piece, and closes it when
 // the answer or the client ends. Events that are there already go out together.
 type relay struct {
@@ -35,12 +34,13 @@ type relay struct {
 	charged int // content events that the key was charged for
 	pending []byte
 	spare   []byte
+	unread  []byte // of what Read has
 	err     error
 	closed  bool
 }
 
 func newRelay(x *exchange, answer *pd.Answer) *relay {
-	_, span := x.server.tracer.Start(x.ctx, "stream")
+	_, span := spans.Start(x.ctx, x.server.tracer, "stream")
 	r := &relay{x: x, stream: answer.Stream, span: span, extends: x.usageExtension(answer)}
 	if x.translated {
 		r.message = &messages.Stream{}
@@ -48,30 +48,56 @@ func newRelay(x *exchange, answer *pd.Answer) *relay {
 	return r
 }
 
-// Read gives the server the next piece. After a stream that broke comes an error
-// event and then an error, so that the connection is cut: a clean end would pass
-// for success. A panic here would end the process, since nothing above recovers.
+// WriteTo gives the server each piece as it comes. After a stream that broke comes an error
+// event and then an error, so that the connection is cut: a clean end would pass for success.
+func (r *relay) WriteTo(w io.Writer) (n int64, err error) {
+	for {
+		piece, end := r.piece()
+		if len(piece) > 0 {
+			m, gone := w.Write(piece)
+			if n += int64(m); gone != nil {
+				return n, gone
+			}
+		}
+		switch {
+		case errors.Is(end, io.EOF):
+			return n, nil
+		case end != nil:
+			return n, end
+		}
+	}
+}
+
+// SupportsBodyWriteTo lets fasthttp call WriteTo instead of Read: it has no buffer of its own then.
+func (r *relay) SupportsBodyWriteTo() bool { return true }
+
+// Read is WriteTo for who has a buffer.
 func (r *relay) Read(p []byte) (n int, err error) {
+	if len(r.unread) == 0 {
+		if r.unread, err = r.piece(); len(r.unread) == 0 {
+			return 0, err
+		}
+	}
+	n = copy(p, r.unread)
+	r.unread = r.unread[n:]
+	return n, nil
+}
+
+// piece waits for what the client gets next, and says how the stream ends behind it. A panic here would
+// end the process, since nothing above recovers.
+func (r *relay) piece() (out []byte, end error) {
 	defer func() {
 		if caught := recover(); caught != nil {
 			r.x.server.log.Error("panic in a stream", "request_id", r.x.id, "panic", fmt.Sprint(caught), "stack", string(debug.Stack()))
 			r.err = fmt.Errorf("panic: %v", caught)
-			r.pending = append(r.pending, r.errorEvent(explain(r.err).text)...)
-			n, err = copy(p, r.pending), nil
-			r.pending = r.pending[n:]
+			out, end = append(r.pending, r.errorEvent(explain(r.err).text)...), r.err
 		}
 	}()
-	if len(r.pending) == 0 {
-		if r.err == nil {
-			r.fill()
-		}
-		if len(r.pending) == 0 {
-			return 0, r.err
-		}
+	if r.err != nil {
+		return nil, r.err
 	}
-	n = copy(p, r.pending)
-	r.pending = r.pending[n:]
-	return n, nil
+	r.fill()
+	return r.pending, r.err
 }
 
 // fill waits for something to send and takes along what is there already.
@@ -164,17 +190,14 @@ func (r *relay) account() {
 		spent.Output = r.charged
 	}
 	r.x.correctCharge(spent)
-	outcome := "ok"
+	outcome, failed := "ok", error(nil)
 	switch {
 	case r.err == nil, errors.Is(r.err, context.Canceled):
 		outcome = "client_gone"
 	case !errors.Is(r.err, io.EOF):
-		outcome = "broken_stream"
-		r.span.SetStatus(codes.Error, r.err.Error())
-		r.x.span.SetStatus(codes.Error, outcome)
+		outcome, failed = "broken_stream", r.err
 	}
-	r.span.SetAttributes(attribute.Int("tandem.events", r.stream.Events()))
-	r.span.End()
+	spans.EndStream(r.span, r.stream.Events(), failed)
 	r.x.finish(outcome, 200)
 }
 
@@ -196,15 +219,5 @@ func (x *exchange) relayPlain(c *fiber.Ctx, r *relay) {
 	if _, err := x.conn.Write(append(head, "\r\n"...)); err != nil {
 		return
 	}
-	for piece := make([]byte, coalesce); ; {
-		n, err := r.Read(piece)
-		if n > 0 {
-			if _, gone := x.conn.Write(piece[:n]); gone != nil {
-				return
-			}
-		}
-		if err != nil {
-			return // a stream that broke has said so in its last event
-		}
-	}
+	_, _ = r.WriteTo(x.conn) // a stream that broke has said so in its last event
 }

@@ -9,7 +9,7 @@ import (
 // like, whose tokens do not grow with its bytes.
 const longestWord = 2048
 
-// textKind is what roughTokens takes a byte of a JSON value for.
+// textKind is what countTokens takes a byte of a JSON value for.
 type textKind uint8
 
 const (
@@ -42,14 +42,46 @@ var textKinds = func() (k [256]textKind) {
 	return k
 }()
 
-// roughTokens is about how many tokens the text in a JSON value has, by what tokenizers
+// Of a text of sampledFrom bytes or more the first sampleLength of each sampleEvery bytes are counted: some
+// per cent less sure, and four times as fast.
+const (
+	sampledFrom  = 64 << 10
+	sampleEvery  = 4 << 10
+	sampleLength = 1 << 10
+)
+
+// roughTokens is about how many tokens the text in a JSON value has. Of equal texts it is equal.
+func roughTokens(value []byte) int {
+	if len(value) < sampledFrom {
+		return countTokens(value)
+	}
+	n, looked := 0, 0
+	for from := 0; from+sampleLength <= len(value); from += sampleEvery {
+		sample := value[from : from+sampleLength]
+		n += countTokens(sample[wordEnd(sample):]) // of the word before it the beginning is not known
+		looked += sampleLength
+	}
+	return n * len(value) / looked
+}
+
+// wordEnd is where the first word of a text ends, its length where none does.
+func wordEnd(text []byte) int {
+	for i, c := range text {
+		if k := textKinds[c]; c == '"' || k == blank || k == escape || k == first {
+			return i
+		}
+	}
+	return len(text)
+}
+
+// countTokens is about how many tokens the text in a JSON value has, by what tokenizers
 // commonly make one token of: a word with the space before it, up to six letters of a longer
 // one, a digit, two signs, a line end, half of a character beyond ASCII. It needs not be right,
 // only wrong by the same share for texts of different kinds.
 //
 // It looks at 64 bytes at once where they have an end of a word: where words end cannot be foretold,
 // and a loop over their letters would take one wrong branch for each.
-func roughTokens(value []byte) (n int) {
+func countTokens(value []byte) (n int) {
 	word, single := 0, 0 // where the word began; before that place runs are counted one by one
 	for i := 0; i < len(value); {
 		if i >= single && i+64 <= min(len(value), word+longestWord) {

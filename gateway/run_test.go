@@ -23,6 +23,8 @@ import (
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/decision"
+	"github.com/tandem-gateway/tandem/pd/histogram"
+	"github.com/tandem-gateway/tandem/pd/history"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pd/scalefromzero"
@@ -148,20 +150,20 @@ func run(t *testing.T, of shape, legs roundTripper, specs ...pools.Spec) *runnin
 	}
 	queue := queue.New(queue.Default())
 	reg, suspects := prometheus.NewRegistry(), retry.NewQuarantine()
-	metrics := pd.NewMetrics(reg, queue, suspects)
+	metrics := pd.NewMetrics(reg, histogram.Config{}, queue, suspects)
 	binder := &pd.Binder{Queue: queue, Tracer: of.tracer, Chooser: &pd.Chooser{
 		Snapshotter: pd.Snapshotter{Config: pd.DefaultConfig().BindConfig, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: fleet, Cost: of.cost},
 		Metrics:     metrics,
 	}}
 	o := &pd.Orchestrator{
 		Config: pd.DefaultConfig().LegConfig, Binder: binder, Fleet: fleet, Transport: legs, Queue: queue, ScaleFromZero: of.from0, Budget: retry.NewBudget(0.2, 10),
-		Decisions: decision.NewRing(8), Suspects: suspects, Metrics: metrics, Tracer: of.tracer, Log: log,
+		Decisions: decision.NewRecords(time.Hour, 1<<20), History: history.New(), Suspects: suspects, Metrics: metrics, Tracer: of.tracer, Log: log,
 	}
 	cfg := DefaultConfig()
 	if of.config != nil {
 		of.config(&cfg)
 	}
-	s := New(cfg, of.access, o, NewMetrics(reg))
+	s := New(cfg, of.access, o, NewMetrics(reg, histogram.Config{}))
 	if of.before != nil {
 		of.before(s)
 	}

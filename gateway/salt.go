@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/messages"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -65,7 +66,7 @@ func (s *Server) enginesOf(model string) (engines []pools.Identity) {
 
 // keepSalt reports whether all engines keep the KV of an API's prompts apart by a salt.
 func keepSalt(d *api.Dialect, engines []pools.Identity) bool {
-	return !slices.ContainsFunc(engines, func(e pools.Identity) bool { return !pd.KeepsSalt(d, e) })
+	return !slices.ContainsFunc(engines, func(e pools.Identity) bool { return !connector.KeepsSalt(d, e) })
 }
 
 var errNoTranslation = errors.New("no chat means the same")

@@ -45,7 +45,7 @@ func DefaultConfig() Config {
 	return Config{
 		MaxBody:      32 << 20,
 		MaxArriving:  2 << 30,
-		MaxHeader:    64 << 10,
+		MaxHeader:    16 << 10,
 		ReadTimeout:  60 * time.Second,
 		ConnIdle:     120 * time.Second,
 		WriteTimeout: 30 * time.Second,
@@ -110,11 +110,13 @@ func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *S
 		CaseSensitive:         true,
 		BodyLimit:             cfg.MaxBody,
 		StreamRequestBody:     true, // readBody reads it
+		ReduceMemoryUsage:     true, // else a request keeps the beginning of its body until the next one
 		// Forms would be read whole before a handler is called.
 		DisablePreParseMultipartForm: true,
-		ReadBufferSize:               cfg.MaxHeader,
-		ReadTimeout:                  cfg.ReadTimeout,
-		IdleTimeout:                  cfg.ConnIdle,
+		// fasthttp has no larger head than its buffer, and keeps that for as long as a connection is open.
+		ReadBufferSize: cfg.MaxHeader,
+		ReadTimeout:    cfg.ReadTimeout,
+		IdleTimeout:    cfg.ConnIdle,
 		// One write deadline for a whole answer would cut every long stream;
 		// deadlines are set anew for each piece instead.
 		WriteTimeout: 0,

@@ -41,6 +41,11 @@ func (s *Source) reusable(e *event) bool {
 	return false
 }
 
+// fillsBlocks reports whether the event has as many tokens as its blocks take.
+func (e *event) fillsBlocks() bool {
+	return e.blockTokens > 0 && len(e.tokens)/e.blockTokens == len(e.hashes) && len(e.tokens)%e.blockTokens == 0
+}
+
 func (s *Source) applyStored(e *event) {
 	tier, known := tierOf(e.medium)
 	switch {
@@ -50,10 +55,13 @@ func (s *Source) applyStored(e *event) {
 	case !s.reusable(e):
 		s.drop(DropGroup)
 		return
+	case s.isInStore(e, tier):
+		s.applyPut(e, tier)
+		return
 	case len(e.tokens) == 0:
 		s.applyOffload(e, tier)
 		return
-	case e.blockTokens == 0 || len(e.tokens)/e.blockTokens != len(e.hashes) || len(e.tokens)%e.blockTokens != 0:
+	case !e.fillsBlocks():
 		s.drop(DropMalformed)
 		return
 	}
@@ -134,6 +142,10 @@ func (s *Source) applyRemoved(e *event) {
 		s.drop(DropGroup)
 		return
 	}
+	if s.isInStore(e, tier) {
+		s.applyForgotten(e)
+		return
+	}
 	for _, engine := range e.hashes {
 		h, i := s.holderOf(e, engine)
 		if h == nil || !h.release(i, tier) {
@@ -181,6 +193,8 @@ func (s *Source) holderFor(group, blockTokens int) *holder {
 }
 
 func (s *Source) newHolder(group, blockTokens int) *holder {
-	number := s.model.join(member{server: s.spec.Server, rank: s.spec.Rank, group: group, blockTokens: blockTokens})
+	number := s.model.join(member{
+		server: s.spec.Server, rank: s.spec.Rank, group: group, blockTokens: blockTokens, store: s.store,
+	})
 	return newHolder(group, blockTokens, number, &s.model.tiers, s.index.seed.place)
 }

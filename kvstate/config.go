@@ -18,6 +18,9 @@ type Config struct {
 	// them, in blocks for each model.
 	GuessLife  time.Duration
 	MaxGuesses int
+	// StoreLife is how long a block is believed to be in a store outside the engines since it
+	// was put or last found there: most stores never say what they forget.
+	StoreLife time.Duration
 	// CountGuesses makes matches count guesses as blocks on the GPU: what a server is still
 	// computing, or was sent to compute.
 	CountGuesses bool
@@ -30,6 +33,7 @@ func Default() Config {
 		MaxBlocks:  16 << 20,
 		GuessLife:  5 * time.Second,
 		MaxGuesses: 1 << 20,
+		StoreLife:  10 * time.Minute,
 
 		CountGuesses: true,
 	}
@@ -42,6 +46,8 @@ func (c Config) Validate() error {
 		return errors.New("kv-max-blocks must be at least 1024")
 	case c.GuessLife <= 0 || c.MaxGuesses <= 0:
 		return errors.New("kv-guess-life and kv-max-guesses must be positive")
+	case c.StoreLife < time.Second:
+		return errors.New("kv-store-life must be at least a second")
 	}
 	return nil
 }

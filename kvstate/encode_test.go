@@ -16,6 +16,7 @@ type wireEvent struct {
 	extra   [][]string // by block
 	group   int
 	spec    string
+	where   string // locality
 }
 
 // wireForm is one of the forms in which engines write hashes and events.
@@ -51,6 +52,14 @@ func text(s string) func([]byte) []byte {
 	}
 }
 
+// located adds where a block is, which came after the maps.
+func (f wireForm) located(fields []wireField, where string) []wireField {
+	if !f.maps {
+		return fields
+	}
+	return append(fields, wireField{"locality", text(where), true})
+}
+
 func (e wireEvent) fields(f wireForm) []wireField {
 	hashes := wireField{"block_hashes", func(b []byte) []byte {
 		b = msgp.AppendArrayHeader(b, uint32(len(e.hashes)))
@@ -63,9 +72,9 @@ func (e wireEvent) fields(f wireForm) []wireField {
 	group := wireField{"group_idx", func(b []byte) []byte { return msgp.AppendInt(b, e.group) }, true}
 	switch e.kind {
 	case "BlockRemoved":
-		return []wireField{hashes, medium, group}
+		return f.located([]wireField{hashes, medium, group}, e.where)
 	case "BlockStored":
-		return []wireField{
+		return f.located([]wireField{
 			hashes,
 			{"parent_block_hash", func(b []byte) []byte {
 				if e.parent == 0 {
@@ -104,7 +113,7 @@ func (e wireEvent) fields(f wireForm) []wireField {
 			group,
 			{"kv_cache_spec_kind", text(e.spec), true},
 			{"kv_cache_spec_sliding_window", msgp.AppendNil, true},
-		}
+		}, e.where)
 	}
 	return nil
 }

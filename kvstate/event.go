@@ -44,6 +44,8 @@ type event struct {
 	adapterID   int64  // of engines that report no name; -1: none
 	salt        []byte // beside the extra keys
 	medium      []byte // empty: not reported
+	remote      bool   // in a place that is not the engine's own machine
+	local       bool   // said not to be
 	extra       []byte // one msgpack array, nil or a list of keys for each block; empty: not reported
 	group       int
 	groupKnown  bool

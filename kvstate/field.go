@@ -39,6 +39,13 @@ func (b *batch) decodeField(name string, p []byte, e *event) (rest []byte, err e
 		e.salt, rest, err = decodeText(p)
 	case "medium":
 		e.medium, rest, err = decodeText(p)
+	case "locality": // in maps alone; vLLM since 0.32: LOCAL, REMOTE, nil
+		if msgp.NextType(p) != msgp.StrType {
+			return msgp.Skip(p)
+		}
+		var where []byte
+		where, rest, err = decodeText(p)
+		e.remote, e.local = string(where) == "REMOTE", string(where) == "LOCAL"
 	case "extra_keys":
 		rest, err = msgp.Skip(p)
 		if err == nil && !msgp.IsNil(p) {

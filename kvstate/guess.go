@@ -2,6 +2,7 @@ package kvstate
 
 import (
 	"container/heap"
+	"slices"
 	"sync"
 	"time"
 )
@@ -14,6 +15,10 @@ const longestGuess = time.Minute
 // later.
 const eventsTake = time.Second
 
+// warmedTogether is how many blocks of a guess are read into the cache before they are entered: each
+// lies elsewhere, and what one waits for all wait for at once.
+const warmedTogether = 32
+
 // guesses are blocks that servers were sent work for and have not confirmed: a layer of
 // its own beside the tier indexes, which it never touches. A guess lives until the server must
 // have confirmed it, or until it is withdrawn: one that outlived what it was about would hide
@@ -22,11 +27,12 @@ type guesses struct {
 	index *tierIndex
 	max   int // blocks
 
-	mu     sync.Mutex // guards what follows
-	copies map[guessedBlock]uint32
-	queue  guessQueue // withdrawn ones stay until their time
-	blocks int        // of the queue
+	mu     sync.Mutex              // guards what follows
+	again  map[guessedBlock]uint32 // how many guesses more than one say the same of a block: of few any does
+	queue  guessQueue              // withdrawn ones stay until their time
+	blocks int                     // of the queue
 	timer  *time.Timer
+	sink   uint64 // what was read to warm the cache
 }
 
 type guessedBlock struct {
@@ -45,7 +51,7 @@ type guess struct {
 func newGuesses(cfg *Config) *guesses {
 	return &guesses{
 		index: newTierIndex(), max: cfg.MaxGuesses,
-		copies: map[guessedBlock]uint32{},
+		again: map[guessedBlock]uint32{},
 	}
 }
 
@@ -84,10 +90,14 @@ func (g *guesses) add(holder int, chain []Hash, until time.Time) *guess {
 	for g.blocks+len(chain) > g.max {
 		g.popLocked()
 	}
-	for _, own := range chain {
-		block := guessedBlock{own, holder}
-		if g.copies[block]++; g.copies[block] == 1 {
-			g.index.put(own, holder)
+	for next := range slices.Chunk(chain, warmedTogether) {
+		for _, own := range next {
+			g.sink += g.index.warm(own)
+		}
+		for _, own := range next {
+			if g.index.put(own, holder) {
+				g.again[guessedBlock{own, holder}]++
+			}
 		}
 	}
 	g.blocks += len(chain)
@@ -129,9 +139,13 @@ func (g *guesses) withdraw(old *guess) {
 func (g *guesses) withdrawLocked(old *guess) {
 	for _, own := range old.chain {
 		block := guessedBlock{own, old.holder}
-		if g.copies[block]--; g.copies[block] == 0 {
-			delete(g.copies, block)
+		switch g.again[block] {
+		case 0:
 			g.index.take(own, old.holder)
+		case 1:
+			delete(g.again, block)
+		default:
+			g.again[block]--
 		}
 	}
 	g.blocks -= len(old.chain)

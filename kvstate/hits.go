@@ -16,20 +16,25 @@ type Hits struct {
 	prefixes     []prefixLengths // by holder
 	hashes       []Hash          // all chains, one after the other
 	chains       []chain         // one for each block size
+	runs         []storeRun      // of the stores of the model's servers
 	best         [tiers]int      // tokens that the best server holds, by tier
 }
 
 // chain is the hashes from..to of Hits for one block size.
 type chain struct{ blockTokens, from, to int }
 
-// Held returns what a server holds, nothing for one that is not known. Where several
+// Held returns what a server holds, nothing for one that is not known; of one that has published
+// nothing yet, what the store has that it names. Where several
 // ranks of unknown choice share the server, it is what the best of them holds. Where a
 // rank has several KV groups, it is what all of them hold.
 func (h *Hits) Held(server string) cached.Tokens {
 	if h.members == nil {
 		return cached.Tokens{}
 	}
-	return h.held(h.members.servers[server])
+	if ranks := h.members.servers[server]; len(ranks) > 0 {
+		return h.held(ranks)
+	}
+	return h.sharedWith(server)
 }
 
 // HitPosition caches where a server is among the holders of a model, so that asking for
@@ -49,10 +54,13 @@ func (h *Hits) HeldAt(server string, at *HitPosition) cached.Tokens {
 		at.members, at.ranks = h.members, h.members.servers[server]
 		at.only = onlyHolder(at.ranks)
 	}
-	if at.only != nil {
+	switch {
+	case at.only != nil:
 		return h.heldByOne(at.only)
+	case len(at.ranks) > 0:
+		return h.held(at.ranks)
 	}
-	return h.held(at.ranks)
+	return h.sharedWith(server)
 }
 
 // onlyHolder is the holder of ranks that have one, as most servers do; nil where there are
@@ -130,7 +138,14 @@ func (h *Hits) heldByOne(holder *held) cached.Tokens {
 // prefix is what a holder has, in tokens.
 func (h *Hits) prefix(holder *held) found {
 	r, n := &h.prefixes[holder.number], holder.blockTokens
-	return found{gpu: int(r[GPU]) * n, cpu: int(r[CPU]) * n, disk: int(r[Disk]) * n, guessed: int(r[guessed]) * n}
+	has := found{gpu: int(r[GPU]) * n, cpu: int(r[CPU]) * n, disk: int(r[Disk]) * n, guessed: int(r[guessed]) * n}
+	if st := holder.store; st != nil {
+		stored := h.withStore(holder, int(r[st.tier])) * n
+		if has.disk = max(has.disk, stored); st.tier == CPU {
+			has.cpu = max(has.cpu, stored)
+		}
+	}
+	return has
 }
 
 // Chain is the hashes of a prompt's whole blocks, for servers with one block size.
@@ -152,7 +167,7 @@ func (h *Hits) Chains() []Chain {
 
 // reset forgets the last match and keeps the memory.
 func (h *Hits) reset(tokens int, countGuesses bool) {
-	*h = Hits{tokens: tokens, countGuesses: countGuesses, prefixes: h.prefixes[:0], hashes: h.hashes[:0], chains: h.chains[:0]}
+	*h = Hits{tokens: tokens, countGuesses: countGuesses, prefixes: h.prefixes[:0], hashes: h.hashes[:0], chains: h.chains[:0], runs: h.runs[:0]}
 }
 
 // Extends reports whether another prompt, of which that server holds or will hold all, has

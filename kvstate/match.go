@@ -125,6 +125,7 @@ func (m *model) matchChains(view *memberTable, h *Hits) {
 	s := search{tiers: [...]*tierIndex{
 		GPU: m.tiers[GPU], CPU: m.tiers[CPU].ifUsed(), Disk: m.tiers[Disk].ifUsed(), guessed: m.guesses.index.ifUsed(),
 	}}
+	h.runs = h.runs[:0]
 	for i, c := range h.chains {
 		s.chain, s.longest = h.hashes[c.from:c.to], prefixLengths{}
 		s.matchSize(&view.sizes[i], h)
@@ -132,6 +133,13 @@ func (m *model) matchChains(view *memberTable, h *Hits) {
 			h.best[t] = max(h.best[t], int(longest)*c.blockTokens)
 			if t > 0 {
 				h.best[t] = max(h.best[t], h.best[t-1])
+			}
+		}
+		for _, st := range view.stores {
+			run := storeRun{store: st, blockTokens: c.blockTokens, end: st.end(s.chain, 0)}
+			h.runs = append(h.runs, run)
+			for t := st.tier; t < tiers; t++ {
+				h.best[t] = max(h.best[t], run.end*c.blockTokens)
 			}
 		}
 	}

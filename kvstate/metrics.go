@@ -21,28 +21,28 @@ var (
 	removedDesc = prometheus.NewDesc("tandem_kv_blocks_removed_total",
 		"Blocks that KV events reported as removed.", sourceLabels, nil)
 	droppedDesc = prometheus.NewDesc("tandem_kv_events_dropped_total",
-		"KV events, or blocks of them, that were left out: unknown, malformed, tier, group, parent, offload, removal, conflict, "+
-			"full. misread and unreadable count whole messages.",
-		[]string{"server", "rank", "reason"}, nil)
+		"KV events, blocks of them, or whole messages that were left out. /debug/kv says why: unknown, malformed, tier, group, parent, "+
+			"offload, removal, conflict, full; of messages misread and unreadable.",
+		sourceLabels, nil)
 	gapsDesc = prometheus.NewDesc("tandem_kv_gaps_total",
 		"Gaps in the numbering of the server's KV event messages.", sourceLabels, nil)
 	replaysDesc = prometheus.NewDesc("tandem_kv_replays_total",
 		"Replays asked of the server, also to check that what is known is still true; failed: that broke off.",
 		[]string{"server", "rank", "outcome"}, nil)
 	resetsDesc = prometheus.NewDesc("tandem_kv_resets_total",
-		"Times that all that the server was known to hold was forgotten: gap, restart, disconnect, unreadable, rebuild.",
-		[]string{"server", "rank", "reason"}, nil)
+		"Times that all that the server was known to hold was forgotten. /debug/kv says why: gap, restart, disconnect, unreadable, rebuild.",
+		sourceLabels, nil)
 	lagDesc = prometheus.NewDesc("tandem_kv_lag_seconds",
 		"Age of the last KV event message when it came, by the clocks of both sides. Absent when unknown.", sourceLabels, nil)
 	silenceDesc = prometheus.NewDesc("tandem_kv_silence_seconds",
 		"Time since the last KV event message.", sourceLabels, nil)
-	completeDesc = prometheus.NewDesc("tandem_kv_whole",
+	completeDesc = prometheus.NewDesc("tandem_kv_complete",
 		"1 if all that the server can replay is known, else 0. Always 0 without replay.", sourceLabels, nil)
 	indexDesc = prometheus.NewDesc("tandem_kv_index_blocks",
 		"Distinct blocks in the index by tier; guessed: believed for a short time since a request was sent.", []string{"model", "tier"}, nil)
 	bytesDesc = prometheus.NewDesc("tandem_kv_index_bytes",
 		"Memory of the index.", nil, nil)
-	matchesDesc = prometheus.NewDesc("tandem_kv_matches_total",
+	matchesDesc = prometheus.NewDesc("tandem_kv_lookups_total",
 		"Prompts looked up in the index.", []string{"model"}, nil)
 	knownDesc = prometheus.NewDesc("tandem_kv_known_tokens_total",
 		"Tokens of the prompts looked up, as far as they were known then: of many only the beginning is.", []string{"model"}, nil)
@@ -101,17 +101,11 @@ func (s SourceState) collect(ch chan<- prometheus.Metric) {
 	count(eventsDesc, n.Events)
 	count(storedDesc, n.Stored)
 	count(removedDesc, n.Removed)
-	for why, dropped := range n.Dropped {
-		count(droppedDesc, dropped, Drop(why).String())
-	}
-	count(droppedDesc, n.Misread, "misread")
-	count(droppedDesc, n.Unreadable, "unreadable")
+	count(droppedDesc, sum(n.DropReasons()))
 	count(gapsDesc, n.Gaps)
 	count(replaysDesc, n.Replays-n.ReplaysFailed, "done")
 	count(replaysDesc, n.ReplaysFailed, "failed")
-	for why, resets := range n.Resets {
-		count(resetsDesc, resets, Reset(why).String())
-	}
+	count(resetsDesc, sum(n.ResetReasons()))
 	if !math.IsNaN(n.EngineLag) {
 		put(lagDesc, prometheus.GaugeValue, n.EngineLag)
 	}

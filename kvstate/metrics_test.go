@@ -1,6 +1,7 @@
 package kvstate
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -38,20 +39,23 @@ func TestCollector(t *testing.T) {
 		`tandem_kv_blocks{rank="1",server="s",tier="gpu"} 2`,
 		`tandem_kv_blocks{rank="1",server="s",tier="cpu"} 0`,
 		`tandem_kv_blocks_stored_total{rank="1",server="s"} 7`,
-		`tandem_kv_events_dropped_total{rank="1",reason="removal",server="s"} 1`,
-		`tandem_kv_events_dropped_total{rank="1",reason="unknown",server="s"} 1`,
-		`tandem_kv_events_dropped_total{rank="1",reason="unreadable",server="s"} 1`,
+		`tandem_kv_events_dropped_total{rank="1",server="s"} 3`,
 		`tandem_kv_gaps_total{rank="1",server="s"} 1`,
 		`tandem_kv_index_blocks{model="m",tier="gpu"} 2`,
-		`tandem_kv_matches_total{model="m"} 1`,
+		`tandem_kv_lookups_total{model="m"} 1`,
 		`tandem_kv_known_tokens_total{model="m"} 100`,
-		`tandem_kv_resets_total{rank="1",reason="gap",server="s"} 1`,
-		`tandem_kv_resets_total{rank="1",reason="restart",server="s"} 0`,
-		`tandem_kv_resets_total{rank="1",reason="unreadable",server="s"} 1`,
+		`tandem_kv_resets_total{rank="1",server="s"} 2`,
 	} {
 		if !strings.Contains(all.String(), line+"\n") {
 			t.Errorf("no line %s", line)
 		}
+	}
+	counts := ix.Sources()[0].Counts
+	if why := counts.DropReasons(); !maps.Equal(why, map[string]uint64{"removal": 1, "unknown": 1, "unreadable": 1}) {
+		t.Errorf("left out %v", why)
+	}
+	if why := counts.ResetReasons(); !maps.Equal(why, map[string]uint64{"gap": 1, "unreadable": 1}) {
+		t.Errorf("forgotten %v", why)
 	}
 	if t.Failed() {
 		t.Log(all.String())

@@ -16,8 +16,10 @@ type model struct {
 
 	view atomic.Pointer[memberTable]
 
-	mu      sync.Mutex // guards the members, and orders changes of view
+	mu      sync.Mutex // guards what follows, and orders changes of view
 	members []*member  // by number; nil: free
+	stores  map[string]*store
+	sharing map[SourceID]*store // of the sources that name one
 }
 
 // member is a holder as the model knows it.
@@ -26,10 +28,11 @@ type member struct {
 	rank        int
 	group       int
 	blockTokens int
+	store       *store // nil: none
 }
 
 func newModel(name string, cfg *Config) *model {
-	m := &model{name: name, guesses: newGuesses(cfg)}
+	m := &model{name: name, guesses: newGuesses(cfg), stores: map[string]*store{}, sharing: map[SourceID]*store{}}
 	for t := range m.tiers {
 		m.tiers[t] = newTierIndex()
 	}
@@ -51,8 +54,59 @@ func (m *model) join(new member) int {
 		m.guesses.index.widen(len(m.members))
 	}
 	m.members[number] = &new
-	m.view.Store(newMemberTable(m.members))
+	m.publishLocked()
 	return number
+}
+
+// share returns the store of a name, which the source's server counts on from now on, also before
+// it has published anything. To load from it is as to load from a disk.
+func (m *model) share(name string, by SourceID, cfg *Config) *store {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	st := m.stores[name]
+	if st == nil {
+		st = newStore(Disk, cfg)
+		m.stores[name] = st
+	}
+	m.sharing[by] = st
+	m.publishLocked()
+	return st
+}
+
+// storeSizes is what is believed to be in each store, nil without one.
+func (m *model) storeSizes() map[string]TierState {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var sizes map[string]TierState
+	for name, st := range m.stores {
+		if sizes == nil {
+			sizes = map[string]TierState{}
+		}
+		blocks, bytes := st.index.size()
+		sizes[name] = TierState{Blocks: blocks, Bytes: bytes}
+	}
+	return sizes
+}
+
+// unshare ends share.
+func (m *model) unshare(by SourceID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.sharing, by)
+	m.publishLocked()
+}
+
+// publishLocked makes a new view of what is known of the holders.
+func (m *model) publishLocked() { m.view.Store(newMemberTable(m.members, m.sharing)) }
+
+// useStore gives a holder a store after it has joined.
+func (m *model) useStore(number int, st *store) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	using := *m.members[number]
+	using.store = st
+	m.members[number] = &using
+	m.publishLocked()
 }
 
 // leave gives a number back. Nothing of it is left in the tier indexes.
@@ -61,7 +115,7 @@ func (m *model) leave(number int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.members[number] = nil
-	m.view.Store(newMemberTable(m.members))
+	m.publishLocked()
 }
 
 // memberTable is an immutable view of the holders of a model.
@@ -69,6 +123,8 @@ type memberTable struct {
 	words   int // of 64 holders
 	sizes   []blockSize
 	servers map[string][]rank
+	stores  []*store
+	sharing map[string]*store // by server
 }
 
 // blockSize is one block size and the holders that use it.
@@ -93,10 +149,15 @@ type group struct {
 type held struct {
 	number      int
 	blockTokens int
+	store       *store
 }
 
-func newMemberTable(members []*member) *memberTable {
-	r := &memberTable{words: (len(members) + 63) / 64, servers: map[string][]rank{}}
+func newMemberTable(members []*member, sharing map[SourceID]*store) *memberTable {
+	r := &memberTable{words: (len(members) + 63) / 64, servers: map[string][]rank{}, sharing: map[string]*store{}}
+	for id, st := range sharing {
+		r.sharing[id.Server] = st
+		r.addStore(st)
+	}
 	for number, m := range members {
 		if m == nil {
 			continue
@@ -108,9 +169,18 @@ func newMemberTable(members []*member) *memberTable {
 		}
 		r.sizes[size].holders[number/64] |= 1 << (number % 64)
 
-		r.servers[m.server] = addTo(r.servers[m.server], m, held{number, m.blockTokens})
+		r.servers[m.server] = addTo(r.servers[m.server], m, held{number, m.blockTokens, m.store})
+		if m.store != nil {
+			r.addStore(m.store)
+		}
 	}
 	return r
+}
+
+func (r *memberTable) addStore(st *store) {
+	if !slices.Contains(r.stores, st) {
+		r.stores = append(r.stores, st)
+	}
 }
 
 // addTo adds a holder to its rank and group.

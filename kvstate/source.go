@@ -27,6 +27,7 @@ type Source struct {
 	mu      sync.Mutex // guards what follows
 	seq     sequence
 	holders []*holder
+	store   *store // outside the engine; nil: none is known of
 	batch   batch
 	owns    []Hash // scratch of storeRun
 	sink    uint64 // of reads that mean nothing
@@ -45,6 +46,9 @@ func newSource(ix *Index, m *model, spec Spec) *Source {
 	s.seq.replays = spec.Replays
 	s.counts.EngineLag = math.NaN()
 	s.epoch = newEpoch(0)
+	if spec.Store != "" {
+		s.store = m.share(spec.Store, spec.SourceID, &ix.cfg)
+	}
 	if spec.BlockTokens > 0 {
 		s.holderFor(0, spec.BlockTokens)
 	}
@@ -216,6 +220,9 @@ func (s *Source) Close() {
 		s.closed = true
 		s.dropHolders()
 		s.recount()
+		if s.spec.Store != "" {
+			s.model.unshare(s.spec.SourceID)
+		}
 	}
 	s.mu.Unlock()
 	s.index.mu.Lock()
@@ -258,6 +265,9 @@ func (s *Source) dropHolders() {
 		s.model.leave(h.number)
 	}
 	s.holders = nil
+	if s.spec.Store == "" {
+		s.store = nil // with what it has
+	}
 }
 
 // recount updates how many blocks the index has now.

@@ -26,6 +26,10 @@ func (id SourceID) String() string {
 type Spec struct {
 	SourceID
 	Model string // base model that the server serves
+	// Store names the KV store outside the engines that the server puts blocks into and loads
+	// them from, such as Mooncake's: what is there counts for all servers of that name. Empty:
+	// what its events say of one counts for it alone.
+	Store string
 	// Replays says that missed batches can be asked for.
 	Replays bool
 	// BlockTokens gives the server a place in the index before its first event, with

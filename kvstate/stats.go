@@ -2,6 +2,7 @@ package kvstate
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -65,6 +66,36 @@ type Counts struct {
 	// from the engine or through the replica that receives from it.
 	EngineLag float64
 	LastBatch time.Time
+}
+
+// DropReasons counts what was left out, by reason; reasons that never occurred are not there. misread and
+// unreadable count whole messages.
+func (c *Counts) DropReasons() map[string]uint64 {
+	reasons := map[string]uint64{"misread": c.Misread, "unreadable": c.Unreadable}
+	for why, n := range c.Dropped {
+		reasons[Drop(why).String()] = n
+	}
+	maps.DeleteFunc(reasons, never)
+	return reasons
+}
+
+// ResetReasons counts how often everything was forgotten, likewise.
+func (c *Counts) ResetReasons() map[string]uint64 {
+	reasons := make(map[string]uint64)
+	for why, n := range c.Resets {
+		reasons[Reset(why).String()] = n
+	}
+	maps.DeleteFunc(reasons, never)
+	return reasons
+}
+
+func never(_ string, n uint64) bool { return n == 0 }
+
+func sum(reasons map[string]uint64) (total uint64) {
+	for _, n := range reasons {
+		total += n
+	}
+	return total
 }
 
 // recordBatchTime notes the time of a batch by the engine's clock.
@@ -173,6 +204,8 @@ type ModelState struct {
 	Servers int              `json:"servers"`
 	Tiers   [tiers]TierState `json:"shelves"` // GPU, CPU, disk
 	Guesses TierState        `json:"guesses"`
+	// Stores outside the engines, by the name that servers give them.
+	Stores map[string]TierState `json:"stores,omitempty"`
 	// Matches and the tokens of their prompts, and the tokens that the best server of
 	// each held, by tier (slower ones include faster ones).
 	Matches uint64        `json:"matches"`
@@ -199,6 +232,7 @@ func (ix *Index) Models() []ModelState {
 			st.Best[t] = m.counts.best[t].Load()
 		}
 		st.Guesses.Blocks, st.Guesses.Bytes = m.guesses.index.size()
+		st.Stores = m.storeSizes()
 		all = append(all, st)
 	}
 	slices.SortFunc(all, func(a, b ModelState) int { return cmp.Compare(a.Model, b.Model) })

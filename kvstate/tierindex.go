@@ -144,6 +144,30 @@ func (s *tierIndex) take(h Hash, holder int) {
 	}
 }
 
+// takeAll notes that a holder has nothing any more, shard by shard.
+func (s *tierIndex) takeAll(holder int) {
+	word, bit := uint64(holder/64), uint64(1)<<(holder%64)
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		if t := sh.table.Load(); t != nil && word < t.stride-1 {
+			for at := uint64(1); at < uint64(len(t.words)); at += t.stride {
+				if t.words[at+word]&bit == 0 {
+					continue
+				}
+				atomic.StoreUint64(&t.words[at+word], t.words[at+word]&^bit)
+				if !t.held(at) {
+					sh.live--
+				}
+			}
+			if t.slots > minSlots && uint64(sh.live)*4 < t.slots {
+				sh.rebuild(int(s.width.Load()))
+			}
+		}
+		sh.mu.Unlock()
+	}
+}
+
 // rebuild replaces the table by one that fits what is held. Readers of the old one
 // finish there.
 func (sh *shard) rebuild(width int) *table {

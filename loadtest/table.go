@@ -85,6 +85,9 @@ func (r *Report) writeLatencies(w *strings.Builder) {
 		fmt.Fprintf(w, "%-9s %10.2f %10.2f %10.2f %10.2f %10.2f %9d\n", row.name,
 			row.Mean*1000, row.P50*1000, row.P90*1000, row.P99*1000, row.Max*1000, row.Count)
 	}
+	if r.ITL.Count > 0 {
+		fmt.Fprint(w, "ITL is each gap, as in vllm bench; what AIPerf and GenAI-Perf call ITL is TPOT here\n")
+	}
 }
 
 // writeErrors writes the failures, the most frequent kind first, with samples.

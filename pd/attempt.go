@@ -6,10 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
+	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
 )
@@ -50,7 +49,7 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 		b.answer = answer
 		return failed
 	case h.GoesOn():
-		b.answer = st.form.begin(st, b)
+		b.answer = st.form.begin(ctx, st, b)
 		return nil
 	}
 	if failed := o.checkLength(st, b, t); failed != nil {
@@ -160,18 +159,13 @@ func (o *Orchestrator) reportFailure(lease *pools.Lease, st *requestState, b *bi
 	lease.RecordResult(verdict)
 }
 
-func legSpan(ctx context.Context, tracer trace.Tracer, name string, server *pools.Server, id string) (context.Context, trace.Span) {
-	return tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
-		attribute.String("tandem.server", server.ID()),
-		attribute.String("tandem.attempt", id)))
-}
-
-func endLegSpan(span trace.Span, failed *LegError) {
-	if failed != nil {
-		endSpan(span, failed)
+// endLegSpan ends the span of a leg, which a retry is linked to if it failed.
+func endLegSpan(span spans.Leg, failed *LegError) {
+	if failed == nil {
+		span.End()
 		return
 	}
-	endSpan(span, nil)
+	failed.span = span.Fail(string(failed.Kind), failed.Status, failed)
 }
 
 // sendWhole sends a leg and reads its whole answer.
@@ -189,7 +183,7 @@ func (o *Orchestrator) sendWhole(ctx context.Context, leg Leg, server *pools.Ser
 		return nil, nil, failedSend(ctx, leg, server.ID(), err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	data, err := readAnswer(resp)
+	data, err := enginehttp.ReadAnswer(resp)
 	if err != nil {
 		return nil, nil, failedSend(ctx, leg, server.ID(), err)
 	}

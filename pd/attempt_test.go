@@ -595,7 +595,7 @@ func TestRun_AServerThatLetsALegWaitIsProbed(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, s := range f.Fleet.Servers() {
-				probed := sumOf(t, f.Fleet.Collector(), "tandem_canaries_total", "server", s.ID())
+				probed := sumOf(t, f.Fleet.Collector(), "tandem_probe_requests_total", "server", s.ID())
 				if slow := s.Role == c.slow || c.connector == "llmd-sidecar"; (probed > 0) != slow {
 					t.Errorf("%s: %s %s got %v probe requests", name, s.Role, s.ID(), probed)
 				}

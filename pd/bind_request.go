@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -26,6 +27,7 @@ type bindRequest struct {
 	remote    bool         // it is another replica's; here it only gets its turn
 	home      cost.Home    // of another replica's request, where its session was served last
 	tried     priorAttempts
+	cause     *spans.Cause  // why it is bound again; nil: it is not, or is not traced
 	pieces    cost.Pieces   // how its prompt may be cut; 0: not
 	certain   int           // leading tokens of the prompt that are known for certain
 	begun     *begunPrefill // nil until a piece is prefilled
@@ -86,7 +88,7 @@ func (r *bindRequest) aloneReason(v *snapshot, chosen cost.Alternative) string {
 	switch {
 	case chosen.Prefill != "":
 		return ""
-	case r.req.Aggregated:
+	case r.req.Aggregated || failsAtOneToken(r.req):
 		return "aggregated"
 	case r.tried.retries > 0 || r.tried.mustAggregate:
 		return "fallback"

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -72,8 +72,8 @@ var errBindNow = errors.New("the request is to be bound at once")
 // takeTurn gives a request its servers, claimed: when it is its turn, or at once where that
 // comes to nothing. Errors: Bind's.
 func (b *Binder) takeTurn(ctx context.Context, r *bindRequest) (bound *binding, err error) {
-	ctx, span := b.Tracer.Start(ctx, "choose")
-	defer func() { endSpan(span, err) }()
+	ctx, span := spans.StartChoice(ctx, b.Tracer, r.cause)
+	defer func() { spans.End(span, err) }()
 	r.certain = r.prefix.certainTokens()
 	if bound, err = b.awaitTurn(ctx, r); errors.Is(err, errBindNow) {
 		r.pieces = 0
@@ -82,10 +82,7 @@ func (b *Binder) takeTurn(ctx context.Context, r *bindRequest) (bound *binding, 
 	if err != nil {
 		return nil, err
 	}
-	span.SetAttributes(
-		attribute.String("tandem.prefill", bound.chosen.Prefill),
-		attribute.String("tandem.decode", bound.chosen.Decode),
-		attribute.Float64("tandem.predicted_ms", float64(bound.chosen.Terms.Total().Microseconds())/1000))
+	spans.RecordChoice(span, &bound.choice)
 	return bound, nil
 }
 
@@ -117,6 +114,11 @@ func (b *Binder) awaitTurn(ctx context.Context, r *bindRequest) (*binding, error
 func (b *Binder) bindLate(ctx context.Context, r *bindRequest) (*binding, error) {
 	ctx, cancel := b.Late.limit(r).Context(ctx)
 	defer cancel()
+	if b.Leader.IsLeaderIdle() {
+		if bound, err := b.Late.tryNow(ctx, r); !errors.Is(err, errNotNow) {
+			return bound, err
+		}
+	}
 	if b.Leader.Follows() {
 		return b.follow(ctx, r)
 	}

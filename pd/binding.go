@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pd/firsttoken"
+	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -17,6 +18,7 @@ import (
 // prefill is nil when decode runs alone or the hand-off is there already.
 type binding struct {
 	chosen       cost.Alternative
+	aggregated   cost.Terms // of the cheapest decode server alone, beside a pair; zero: none can
 	reason       string
 	prefill      *pools.Lease
 	decode       *pools.Lease
@@ -29,6 +31,7 @@ type binding struct {
 	pieceTime    time.Duration     // that it takes; 0 where upTo is 0
 	cut          cutPrompt         // pieces so far
 	decodePieces cost.DecodePieces // how decode computes the prompt by itself
+	span         spans.Leg         // of decode's leg
 	answer       *Answer           // nil until a leg has given it, or begun it
 	first        firsttoken.Case
 	behindSent   bool   // decode was sent the rest behind prefill's token

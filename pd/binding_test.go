@@ -113,7 +113,7 @@ func TestLocality_WhatIsPredictedByTextIsWithdrawn(t *testing.T) {
 	} {
 		f := newTestFleet(t, 1, testPrompt(100))
 		l, s := f.Binder.Locality, f.Fleet.Servers()
-		computing := func() int { return l.history.Computing(p.saltedModel(), versionOf(s[0]), chunks) }
+		computing := func() int { return l.SentText.Computing(p.saltedModel(), versionOf(s[0]), chunks) }
 		withdraw, _ := l.predict(p, math.MaxInt, time.Second, s[0], s[1])
 		if n := computing(); n != len(chunks) || withdraw == nil {
 			t.Fatalf("%s: %d chunks are being computed", name, n)
@@ -161,7 +161,7 @@ func TestCheckHost_StrictHandoffsNameTheServersOwnHosts(t *testing.T) {
 func TestStepSampler_TeachesTheStepOfTheServer(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(100))
 	s := f.Fleet.Servers()[1]
-	steps := &stepSampler{o: f.Orchestrator, server: s, itl: f.Metrics.itl.WithLabelValues(s.ID())}
+	steps := f.newStepSampler(s, "m")
 	before := s.StepCurve()
 	for range gapsPerSample - 1 {
 		steps.observeGap(2 * time.Second)

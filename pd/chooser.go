@@ -171,17 +171,30 @@ func (ch *Chooser) home(r *bindRequest, now time.Time) cost.Home {
 	return ch.sessions.Home(r.session(), now)
 }
 
+// homeAfter is where the next turn of a request's session belongs. A turn that decode computes alone
+// leaves its prefill server where it was: that one still holds what came before, as others may, and
+// between them chance would choose.
+func (ch *Chooser) homeAfter(r *bindRequest, chosen *cost.Alternative, now time.Time) cost.Home {
+	home := cost.Home{Prefill: chosen.Prefill, Decode: chosen.Decode}
+	if home.Prefill == "" {
+		home.Prefill = ch.home(r, now).Prefill
+	}
+	return home
+}
+
 // recordBinding notes why a request's servers were chosen, and counts it.
 func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now time.Time) {
 	ch.deadlineProbes.Observe(r.base, now)
 	ch.recordHits(b, v)
 	own, _ := r.turns()
-	home := cost.Home{Prefill: b.chosen.Prefill, Decode: b.chosen.Decode}
+	home := ch.homeAfter(r, &b.chosen, now)
 	ch.sessions.Observe(r.session(), home, now)
 	ch.turns.Observe(own, home, now)
 	b.reason = r.aloneReason(v, b.chosen)
 	if b.chosen.Prefill == "" {
 		ch.Metrics.aggregated.WithLabelValues(b.reason).Inc()
+	} else if alone, ok := ch.Cost.Aggregated(ch.demand(r, now), &v.candidates); ok {
+		b.aggregated = alone.Terms
 	}
 	mismatch := ""
 	if b.reason == decision.NoPair {

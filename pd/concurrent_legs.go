@@ -29,7 +29,7 @@ type bothLegs struct{ *Orchestrator }
 func (o bothLegs) run(ctx context.Context, st *requestState, b *binding) *LegError {
 	st.bind.tried.handoff = nil
 	t := st.transfer(b)
-	if err := o.findEngine(ctx, t); err != nil {
+	if err := o.engines.Choose(ctx, o.Transport, t, o.Fleet); err != nil {
 		return o.engineNotFound(ctx, st, b, err)
 	}
 	b.handoff = t.Handoff()
@@ -61,7 +61,7 @@ func (o bothLegs) run(ctx context.Context, st *requestState, b *binding) *LegErr
 	endPrefill(causeForPeer(failed))
 	endDecode(errPeer)
 	b.decode.Release()
-	o.engines.forget(t.From.ID())
+	o.engines.Forget(t.From.ID())
 	return o.primaryFailure(st, b, <-prefilled, failed)
 }
 

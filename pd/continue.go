@@ -26,6 +26,7 @@ var (
 // bury the rest under its streams. Where only the end of the stream is missing, that is
 // what comes back.
 func (o *Orchestrator) continueStream(ctx context.Context, st *requestState, broken *BrokenStreamError) (next *Stream, ending []byte, err error) {
+	st.bindings[len(st.bindings)-1].span.Fail("broken_stream", broken.Status, broken) // its stream ends when another one has begun
 	certain := broken.engineDied()
 	died := (certain || !errors.Is(broken.Err, errErrorEvent)) && o.markDownIfDead(ctx, st.servedBy, certain)
 	if died && o.recordDeath(st, retry.Death{Server: st.servedBy, Cause: "it was decoding"}) {

@@ -1,12 +1,13 @@
 package pd
 
 import (
+	"cmp"
 	"context"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/histogram"
+	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -16,10 +17,15 @@ func (o *Orchestrator) decodeLeg(ctx context.Context, st *requestState, b *bindi
 	server := b.decode.Server()
 	st.lastHandoff = b.handoff
 	leg, id, part := AggregatedLeg, "", connector.LegRequest{Body: st.req.Body}
+	handoff := spans.Handoff{BytesPerToken: o.Binder.Cost.KVBytesPerToken, Gap: -1}
 	if b.handoff != nil {
 		leg, id, part = DecodeLeg, b.handoff.Attempt, b.handoff.Leg
+		if b.handoff.HasKV() {
+			handoff.Tokens = cmp.Or(b.handoff.Coverage().Tokens, st.req.PromptTokens)
+		}
 		if c := connector.Of(server); !c.ConcurrentLegs && !c.DecodeDriven {
-			o.Metrics.gap.Observe(time.Since(b.handoff.Created).Seconds())
+			handoff.Gap = time.Since(b.handoff.Created)
+			histogram.Observe(ctx, o.Metrics.gap.WithLabelValues(), handoff.Gap.Seconds())
 		}
 	} else {
 		id = connector.AttemptID()
@@ -27,10 +33,13 @@ func (o *Orchestrator) decodeLeg(ctx context.Context, st *requestState, b *bindi
 			part = connector.PullFrom(b.pullFrom, st.req.Body)
 		}
 	}
-	ctx, span := legSpan(ctx, o.Tracer, "decode", server, id)
-	span.SetAttributes(attribute.String("tandem.leg", string(leg)))
+	ctx, b.span = spans.StartLeg(ctx, o.Tracer, "decode", server.ID(), id)
+	b.span.SetKind(string(leg))
+	b.span.RecordHandoff(handoff)
 	answer, failed := st.form.decode(ctx, st, b, leg, id, part)
-	endLegSpan(span, failed)
+	if failed != nil || answer.isComplete() { // else it ends with the stream: see endLeg
+		endLegSpan(b.span, failed)
+	}
 	if failed != nil {
 		o.reportFailure(b.decode, st, b, failed)
 		return failed

@@ -4,10 +4,9 @@ import (
 	"context"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/spans"
 )
 
 // A prompt that a decode server computes by itself is computed in pieces, too (cost.DecodePieces):
@@ -55,8 +54,9 @@ func (o pieceLegs) decodePieces(ctx context.Context, st *requestState, b *bindin
 // still had what it had computed of them before.
 func (o pieceLegs) decodePiece(ctx context.Context, st *requestState, b *binding, end int) (kept bool, failed *LegError) {
 	server, id := b.decode.Server(), connector.AttemptID()
-	ctx, span := legSpan(ctx, o.Tracer, "decode", server, id)
-	span.SetAttributes(attribute.String("tandem.leg", "piece"), attribute.Int("tandem.piece", b.cut.done+1), attribute.Int("tandem.prompt_tokens", end))
+	ctx, span := spans.StartLeg(ctx, o.Tracer, "decode", server.ID(), id)
+	span.SetKind("piece")
+	span.SetPiece(b.cut.done+1, end)
 	defer func() { endLegSpan(span, failed) }()
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errSilent)
 	defer cancel()

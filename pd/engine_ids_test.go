@@ -11,18 +11,6 @@ import (
 	"github.com/tandem-gateway/tandem/pools/breaker"
 )
 
-func TestEngineIDs_ServersThatAreGoneAreForgotten(t *testing.T) {
-	f := newTestFleet(t, 2, testPrompt(1000))
-	servers := f.Fleet.Servers()
-	var ids engineIDs
-	for _, server := range []string{"gone", servers[0].ID(), servers[1].ID()} {
-		ids.remember(server, knownEngines{life: 1}, servers)
-	}
-	if _, there := ids.servers["gone"]; there || len(ids.servers) != 2 {
-		t.Errorf("remembered: %v", ids.servers)
-	}
-}
-
 // A server is asked once which engines compute on it, as long as its pairs go well.
 func TestEngineIDs_AServerIsAskedOnceInItsLife(t *testing.T) {
 	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, engine: with(t, engine.ConnectorMooncake)})

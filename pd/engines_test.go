@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -26,6 +27,8 @@ import (
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
+	"github.com/tandem-gateway/tandem/pd/histogram"
+	"github.com/tandem-gateway/tandem/pd/history"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
@@ -92,8 +95,8 @@ func newEngineFleet(t *testing.T, shape fleetShape) *engineFleet {
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(f.spans)).Tracer("")
 	f.Orchestrator = &Orchestrator{
 		Config: DefaultConfig().LegConfig, Fleet: fleet, Transport: transport, Queue: queue,
-		Budget: retry.NewBudget(0, 1000), Decisions: decision.NewRing(16), Suspects: suspects,
-		Metrics: NewMetrics(f.scraped, queue, suspects), Tracer: tracer, Log: log,
+		Budget: retry.NewBudget(0, 1000), Decisions: decision.NewRecords(time.Hour, 1<<20), History: history.New(), Suspects: suspects,
+		Metrics: NewMetrics(f.scraped, histogram.Config{}, queue, suspects), Tracer: tracer, Log: log,
 	}
 	f.Config.ContinueByText = true
 	model := cost.Default()
@@ -276,7 +279,7 @@ func reference(t *testing.T, req *Request) string {
 	t.Helper()
 	e := startEngine(t, engine.RoleBoth, nil)
 	body := req.Body.With(api.Remove("stream"), api.Remove("stream_options"))
-	resp, err := http.Post(e.URL()+req.Dialect.Path, "application/json", body.Reader())
+	resp, err := http.Post(e.URL()+req.Dialect.Path, "application/json", bytes.NewReader(body.Bytes()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
@@ -63,6 +65,8 @@ type LegError struct {
 	// RetryAfter is how long a busy engine asked to be left alone, 0 if it did not say.
 	RetryAfter time.Duration
 	Err        error
+
+	span trace.SpanContext // of the leg; its zero value: it is not traced
 }
 
 func (e *LegError) Error() string {
@@ -75,12 +79,11 @@ func (e *LegError) Error() string {
 func (e *LegError) Unwrap() error { return e.Err }
 
 var (
-	errSilent        = errors.New("no content in time") // the first, or the next
-	errServerDown    = errors.New("the server went down")
-	errErrorEvent    = errors.New("the engine sent an error event")
-	errTruncated     = errors.New("the stream ended early")
-	errEmpty         = errors.New("the stream ended without content")
-	errAnswerTooLong = errors.New("the answer is longer than 64 MiB")
+	errSilent     = errors.New("no content in time") // the first, or the next
+	errServerDown = errors.New("the server went down")
+	errErrorEvent = errors.New("the engine sent an error event")
+	errTruncated  = errors.New("the stream ended early")
+	errEmpty      = errors.New("the stream ended without content")
 )
 
 // NoServerError says that no server of a role can take the request.

@@ -121,8 +121,10 @@ func (f firstTokens) beginWith(st *requestState, h *connector.Handoff, token *ap
 	}
 	said.StartLeg(streamEngine(h.From), api.Body{})
 	var begun []byte
+	var c api.Chunk
 	for data := range api.Events(api.FirstEvents(st.req.Dialect, answer, wantsEachUsage(st.req.Body))) {
-		begun = fmt.Appendf(begun, "data: %s\n\n", said.Record(data))
+		st.req.Dialect.ReadEvent(data, &c)
+		begun = fmt.Appendf(begun, "data: %s\n\n", said.Record(&c, data))
 	}
 	if err := said.BehindFirst(api.TextLength(gjson.GetBytes(h.First, "choices.0.logprobs"))); err != nil {
 		return err

@@ -21,6 +21,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/decision"
+	"github.com/tandem-gateway/tandem/pd/histogram"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pools"
@@ -101,8 +102,8 @@ func newProbedFleet(tb testing.TB, each int, prompt []uint32, interval time.Dura
 	queue, suspects := queue.New(queue.Default()), retry.NewQuarantine()
 	f := &testFleet{rng: rand.New(rand.NewPCG(1, 1)), Orchestrator: &Orchestrator{
 		Config: DefaultConfig().LegConfig, Fleet: fleet,
-		Queue: queue, Budget: retry.NewBudget(0.2, 10), Decisions: decision.NewRing(16), Suspects: suspects,
-		Metrics: NewMetrics(prometheus.NewRegistry(), queue, suspects), Tracer: noop.NewTracerProvider().Tracer(""), Log: log,
+		Queue: queue, Budget: retry.NewBudget(0.2, 10), Decisions: decision.NewRecords(time.Hour, 1<<20), Suspects: suspects,
+		Metrics: NewMetrics(prometheus.NewRegistry(), histogram.Config{}, queue, suspects), Tracer: noop.NewTracerProvider().Tracer(""), Log: log,
 	}}
 	f.Binder = &Binder{Queue: queue, Tracer: f.Tracer, Chooser: &Chooser{
 		Snapshotter: Snapshotter{

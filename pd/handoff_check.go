@@ -101,6 +101,15 @@ func truncatesByAnswer(req *Request) bool {
 	return req.Dialect == api.Responses && how != "" && how != "disabled"
 }
 
+// failsAtOneToken reports whether engines that let decode run alone fail a prefill leg for its one token:
+// vLLM reads the arguments of a call in a whole message as JSON, which the first token of a call that
+// the client wants by its name is not (0.32, entrypoints/anthropic/serving.py, messages_full_converter).
+func failsAtOneToken(req *Request) bool {
+	choice, _ := req.Body.Get("tool_choice").Object()
+	kind, _ := choice.Get("type").String()
+	return req.Dialect == api.Messages && kind == "tool"
+}
+
 // checkLength keeps a hand-off from decode where the prompt is known to be too long for it
 // there. Decode runs alone then, on whichever server is best for that, and no server is
 // to blame.

@@ -33,8 +33,9 @@ type legStream struct {
 	handoff    *connector.Handoff     // nil without one
 	transcript *transcript.Transcript // what could be continued elsewhere; nil where it cannot
 
-	pending []byte // transformed events up to the first content, not yet returned
-	changed []byte // the last event that the client sees otherwise than the engine sent it
+	chunk   api.Chunk // the last event, where it is one of chat or completions
+	pending []byte    // transformed events up to the first content, not yet returned
+	changed []byte    // the last event that the client sees otherwise than the engine sent it
 	choices api.EndedChoices
 
 	opened bool // the first content event was read
@@ -108,7 +109,7 @@ func (s *legStream) event() ([]byte, error) {
 		return nil, s.broken(err)
 	}
 	now := time.Now()
-	g := s.dialect.Inspect(ev.Data)
+	g := s.dialect.ReadEvent(ev.Data, &s.chunk)
 	if g.Failure != "" {
 		return nil, failedByEngine(g.Failure, ev.Data)
 	}
@@ -148,26 +149,17 @@ func (s *legStream) silentFor(d time.Duration) bool {
 	return time.Since(s.begun)-time.Duration(s.heard.Load()) > d
 }
 
-// transform notes the usage and returns the event as the client may see it, nil
-// if it may not. The result is valid until the next event is read.
-func (s *legStream) transform(ev api.Event) ([]byte, error) {
-	if usage, ok := s.dialect.ReadUsage(ev.Data); ok {
-		s.recordUsage(s.handoff.Usage(usage), s.dialect.LastUsage(ev.Data))
-		if s.hideUsage && api.HasNoChoices(ev.Data) {
-			return nil, nil
+// transform returns the event as the client may see it, nil if it may not. The result is valid
+// until the next event is read.
+func (s *legStream) transform(ev api.Event) (_ []byte, err error) {
+	data := ev.Data
+	if !s.chunk.Ordinary {
+		if data, err = s.clean(data); data == nil {
+			return nil, err
 		}
 	}
-	s.result.Retained = s.result.Retained || api.KeepsAnswerBlocks(ev.Data)
-	data, err := s.handoff.Complete(s.ctx, ev.Data)
-	if err != nil {
-		return nil, s.broken(err)
-	}
-	data, err = s.dialect.CleanAnswer(data, s.clientSide())
-	if err != nil {
-		return nil, &BrokenStreamError{Message: "the engine sent an event that cannot be read", Err: err}
-	}
 	if s.transcript != nil {
-		if data = s.transcript.Record(data); data == nil {
+		if data = s.transcript.Record(&s.chunk, data); data == nil {
 			return nil, nil
 		}
 	}
@@ -176,6 +168,27 @@ func (s *legStream) transform(ev api.Event) ([]byte, error) {
 	}
 	s.changed = ev.AppendWithData(s.changed[:0], data)
 	return s.changed, nil
+}
+
+// clean notes the usage and removes what belongs between engines; nil if nothing is left.
+func (s *legStream) clean(data []byte) ([]byte, error) {
+	if usage, ok := s.dialect.ReadUsage(data); ok {
+		s.recordUsage(s.handoff.Usage(usage), s.dialect.LastUsage(data))
+		if s.hideUsage && api.HasNoChoices(data) {
+			return nil, nil
+		}
+	}
+	s.result.Retained = s.result.Retained || api.KeepsAnswerBlocks(data)
+	data, err := s.handoff.Complete(s.ctx, data)
+	if err != nil {
+		return nil, s.broken(err)
+	}
+	data, err = s.dialect.CleanAnswer(data, s.clientSide())
+	if err != nil {
+		return nil, &BrokenStreamError{Message: "the engine sent an event that cannot be read", Err: err}
+	}
+	s.chunk = api.ReadChunk(data) // of which other things stand elsewhere
+	return data, nil
 }
 
 // recordUsage merges a usage report. Only the last

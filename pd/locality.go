@@ -21,14 +21,14 @@ import (
 type Locality struct {
 	Index         *kvstate.Index
 	Tokens        *modeltokens.Sources
-	history       *senttext.History
+	SentText      *senttext.History
 	sourceClasses atomic.Pointer[map[string]uint64]
 }
 
 // NewLocality returns a locality over an index, with the token sources that open gives
 // (modeltokens.New).
 func NewLocality(index *kvstate.Index, open func(model string) (*tokens.Source, error)) *Locality {
-	return &Locality{Index: index, Tokens: modeltokens.New(open), history: senttext.New()}
+	return &Locality{Index: index, Tokens: modeltokens.New(open), SentText: senttext.New()}
 }
 
 // Close ends the token sources.
@@ -164,11 +164,30 @@ func (l *Locality) match(p *prefix) {
 	l.Index.Match(&prompt, &p.hits)
 }
 
+// extends reports whether a server on which another prompt was bound, of which it held so many tokens,
+// will hold more of this one than it was found to: by tokens, or where none are known by the text that
+// both begin with.
+func (p *prefix) extends(server string, by *prefix, held int) bool {
+	mine, theirs := p.tokens.Chunks, by.tokens.Chunks
+	if len(mine) == 0 {
+		return p.hits.Extends(server, &by.hits)
+	}
+	if len(theirs) == 0 {
+		theirs = by.text
+	}
+	common := 0
+	for common < min(len(mine), len(theirs)) && mine[common] == theirs[common] {
+		common++
+	}
+	return common*senttext.ChunkTokens > held && p.saltedModel() == by.saltedModel()
+}
+
 // cachedTokens returns what a server holds of the prompt, which has so many tokens, as match found.
 func (l *Locality) cachedTokens(p *prefix, promptTokens int, s *pools.Server, at *serverFacts) cached.Tokens {
-	if len(p.tokens.Chunks) > 0 {
-		n := l.history.CachedTokens(p.saltedModel(), versionOf(s), p.tokens.Chunks)
-		return cached.Tokens{GPU: n, CPU: n, Disk: n}
+	if chunks := p.tokens.Chunks; len(chunks) > 0 {
+		of, on := p.saltedModel(), versionOf(s)
+		n := l.SentText.CachedTokens(of, on, chunks)
+		return cached.Tokens{GPU: n, CPU: n, Disk: n, Pending: min(n, senttext.ChunkTokens*l.SentText.Computing(of, on, chunks))}
 	}
 	if !p.known || at.replaced {
 		return cached.Tokens{}
@@ -187,7 +206,7 @@ func (l *Locality) computing(p *prefix, s *pools.Server, promptTokens int) int {
 	if len(p.text) == 0 {
 		return 0
 	}
-	return l.history.Computing(p.saltedModel(), versionOf(s), p.text) * promptTokens / len(p.text)
+	return l.SentText.Computing(p.saltedModel(), versionOf(s), p.text) * promptTokens / len(p.text)
 }
 
 // setCachedTokens writes what each of some servers holds of the prompt, which has so many tokens, as
@@ -229,29 +248,31 @@ const computesLonger = time.Second
 // held until long after.
 func (l *Locality) predict(p *prefix, upTo int, in time.Duration, computes, decode *pools.Server) (withdraw, computed func()) {
 	now, of, on := time.Now(), p.saltedModel(), versionOf(computes)
-	text, until := p.tokens.Chunks, now.Add(in+computesLonger)
+	text, seen := p.tokens.Chunks, senttext.Sighting{Held: now, Computes: now.Add(in + computesLonger), Shared: p.source != nil}
 	var guess kvstate.Guess
 	if len(text) == 0 {
-		guess, text = l.Index.Guess(computes.ID(), &p.hits, upTo, in), p.text
+		guess, text, seen.Shared = l.Index.Guess(computes.ID(), &p.hits, upTo, in), p.text, false
 		if guess.Entered() && p.tokens.Complete || !l.Index.CountsGuesses() {
-			until = time.Time{}
+			seen.Computes = time.Time{}
 		}
 	}
 	if known := len(p.tokens.IDs); upTo < known {
 		text = text[:len(text)*upTo/known]
 	}
 	if len(text) > 0 {
-		l.history.Record(of, versionOf(decode), kvTokens(decode, now), text, senttext.Sighting{Held: now.Add(in)})
-		l.history.Record(of, on, kvTokens(computes, now), text, senttext.Sighting{Held: now, Computes: until})
+		if decode != computes {
+			l.SentText.Record(of, versionOf(decode), kvTokens(decode, now), text, senttext.Sighting{Held: now.Add(in), Shared: seen.Shared})
+		}
+		l.SentText.Record(of, on, kvTokens(computes, now), text, seen)
 	}
-	byText := len(text) > 0 && !until.IsZero()
+	byText := len(text) > 0 && !seen.Computes.IsZero()
 	if !byText && !guess.Entered() {
 		return nil, nil
 	}
 	withdraw = func() {
 		guess.Withdraw()
 		if byText {
-			l.history.Withdraw(of, on, text, until)
+			l.SentText.Withdraw(of, on, text, seen)
 		}
 	}
 	return withdraw, guess.Computed
@@ -297,6 +318,9 @@ type SourceStatus struct {
 	Gaps       uint64  `json:"gaps"`
 	Replays    uint64  `json:"replays"`
 	Restarts   uint64  `json:"restarts"`
+
+	Dropped map[string]uint64 `json:"dropped"` // events, blocks or messages that were left out, by reason
+	Resets  map[string]uint64 `json:"resets"`  // times that all was forgotten, by reason
 }
 
 // Status describes the locality; empty for a nil one.
@@ -309,6 +333,7 @@ func (l *Locality) Status() LocalityStatus {
 		status := SourceStatus{
 			Server: s.Server, Rank: s.Rank, Model: s.Model, Seq: s.Seq, LagSeconds: -1, AgeSeconds: -1, Receiver: s.Receiver, Batches: s.Counts.Batches,
 			Gaps: s.Counts.Gaps, Replays: s.Counts.Replays, Restarts: s.Counts.Restarts,
+			Dropped: s.Counts.DropReasons(), Resets: s.Counts.ResetReasons(),
 		}
 		if lag := s.Counts.EngineLag; lag >= 0 {
 			status.LagSeconds = lag

@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/cached"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/histogram"
 )
 
 // A request whose tokens an engine answered too late learns of them where it waits for its servers:
@@ -129,7 +130,7 @@ func TestMetrics_WhatIsGuessedIsNoHit(t *testing.T) {
 		f.Metrics.countHits(st, api.Count{Known: true, Tokens: 100})
 		f.Metrics.countHits(st, api.Count{})
 		for _, tier := range []kvstate.Tier{kvstate.GPU, kvstate.CPU, kvstate.Disk} {
-			if got := testutil.ToFloat64(f.Metrics.heldToks.WithLabelValues("s", tier.String())); got != c.held[tier.String()] {
+			if got := testutil.ToFloat64(f.Metrics.heldToks.WithLabelValues(testModel, tier.String())); got != c.held[tier.String()] {
 				t.Errorf("%s: %v tokens count as held on %s, want %v", name, got, tier, c.held[tier.String()])
 			}
 		}
@@ -187,13 +188,12 @@ func TestMetrics_KeepDropsTheSeriesOfServersThatAreGone(t *testing.T) {
 	f := newEngineFleet(t, fleetShape{decode: 1})
 	m := f.Metrics
 	for _, server := range []string{"stays", "gone"} {
-		for _, v := range []*prometheus.HistogramVec{m.prefill, m.firstEvent, m.itl} {
-			v.WithLabelValues(server).Observe(1)
+		for _, v := range []histogram.ByServer{m.prefill, m.firstEvent, m.itl} {
+			v.Observe(t.Context(), "m", server, time.Second)
 		}
 		for _, v := range []*prometheus.CounterVec{m.missing, m.foreign, m.recomputes, m.mismatches, m.stranded, m.retained, m.brokenAfter} {
 			v.WithLabelValues(server).Inc()
 		}
-		m.heldToks.WithLabelValues(server, "gpu").Inc()
 		m.wait.WithLabelValues(server).Observe(1) // a model of that name
 	}
 	m.Keep(func(server string) bool { return server == "stays" })
@@ -212,7 +212,7 @@ func TestMetrics_KeepDropsTheSeriesOfServersThatAreGone(t *testing.T) {
 			}
 		}
 	}
-	if models := f.metric("tandem_wait_seconds"); kept != 11 || models != 2 {
+	if models := f.metric("tandem_wait_seconds"); kept != 10 || models != 2 {
 		t.Errorf("%d series of the other server are kept, %v of models", kept, models)
 	}
 }

@@ -2,7 +2,6 @@ package pd
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,6 +11,8 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/evaluate"
+	"github.com/tandem-gateway/tandem/pd/histogram"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
 )
@@ -21,28 +22,26 @@ import (
 type Metrics struct {
 	wait              *prometheus.HistogramVec // model
 	ttft              *prometheus.HistogramVec // model
-	outputRatio       *prometheus.HistogramVec // model
-	promptRatio       *prometheus.HistogramVec // model
-	prefill           *prometheus.HistogramVec // server
-	gap               prometheus.Histogram
-	firstEvent        *prometheus.HistogramVec // server
-	itl               *prometheus.HistogramVec // server
-	retries           *prometheus.CounterVec   // leg, reason
-	aggregated        *prometheus.CounterVec   // reason
-	unknown           *prometheus.CounterVec   // model, reason
-	missing           *prometheus.CounterVec   // server
-	foreign           *prometheus.CounterVec   // server
-	recomputes        *prometheus.CounterVec   // server
-	mismatches        *prometheus.CounterVec   // server
-	stranded          *prometheus.CounterVec   // server
-	retained          *prometheus.CounterVec   // server
+	gap               *prometheus.HistogramVec
+	prefill           histogram.ByServer
+	firstEvent        histogram.ByServer
+	itl               histogram.ByServer
+	retries           *prometheus.CounterVec // leg, reason
+	aggregated        *prometheus.CounterVec // reason
+	unknown           *prometheus.CounterVec // model, reason
+	missing           *prometheus.CounterVec // server
+	foreign           *prometheus.CounterVec // server
+	recomputes        *prometheus.CounterVec // server
+	mismatches        *prometheus.CounterVec // server
+	stranded          *prometheus.CounterVec // server
+	retained          *prometheus.CounterVec // server
 	exhausted         prometheus.Counter
 	unresponsiveWaits *prometheus.CounterVec // role
-	looks             prometheus.Counter
+	evaluations       prometheus.Counter
 	promptToks        *prometheus.CounterVec // model
 	outputToks        *prometheus.CounterVec // model
 	cachedToks        *prometheus.CounterVec // model
-	heldToks          *prometheus.CounterVec // server, tier
+	heldToks          *prometheus.CounterVec // model, tier
 	// lookedUpToks are those that heldToks are a part of.
 	lookedUpToks  *prometheus.CounterVec // model
 	brokenAfter   *prometheus.CounterVec // server
@@ -50,26 +49,27 @@ type Metrics struct {
 	firstTokens   *prometheus.CounterVec // use, reason
 	pieces        *prometheus.CounterVec // outcome
 
+	choices *evaluate.Metrics // what became of them
+
 	byServer []seriesByServer // those above with a label for the server
 }
 
 var (
 	// Seconds; from a cached short prompt to a long one in a queue.
 	phaseBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
-	ratioBuckets = []float64{.1, .2, .33, .5, .67, .8, .9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10}
 	itlBuckets   = []float64{.001, .0025, .005, .01, .015, .02, .03, .04, .05, .075, .1, .15, .2, .5, 1, 5}
 )
 
 // NewMetrics registers the metrics of pd, its queue and its quarantine.
-func NewMetrics(reg prometheus.Registerer, queue *queue.Queue, suspects *retry.Quarantine) *Metrics {
+func NewMetrics(reg prometheus.Registerer, kept histogram.Config, queue *queue.Queue, suspects *retry.Quarantine) *Metrics {
 	var byServer []seriesByServer
-	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
-		reg.MustRegister(h)
-		if slices.Contains(labels, serverLabel) {
-			byServer = append(byServer, h)
-		}
-		return h
+	distribution := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return kept.New(reg, name, help, buckets, labels...)
+	}
+	times := func(name, help string, buckets []float64) histogram.ByServer {
+		t := kept.NewByServer(reg, name, help, buckets)
+		byServer = append(byServer, t.Mean)
+		return t
 	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -80,38 +80,37 @@ func NewMetrics(reg prometheus.Registerer, queue *queue.Queue, suspects *retry.Q
 		return c
 	}
 	m := &Metrics{
-		wait: histogram("tandem_wait_seconds",
+		choices: evaluate.New(reg, kept),
+		wait: distribution("tandem_wait_seconds",
 			"Time in the gateway's queue: until a request has its servers, where it is bound late.",
 			phaseBuckets, "model"),
-		ttft: histogram("tandem_ttft_seconds",
+		ttft: distribution("tandem_ttft_seconds",
 			"Time from the request's arrival to its first content event; streams only.",
 			phaseBuckets, "model"),
-		promptRatio: histogram("tandem_prompt_prediction_ratio",
-			"Tokens of a prompt as they were known or predicted when its servers were chosen, for each that the engine counted.",
-			[]float64{.5, .7, .8, .9, .95, .98, 1, 1.02, 1.05, 1.1, 1.25, 1.5, 2}, "model"),
-		outputRatio: histogram("tandem_output_prediction_ratio",
-			"Output tokens that were predicted of a whole answer, over those that it had.",
-			ratioBuckets, "model"),
-		prefill: histogram("tandem_prefill_seconds", "Time of prefill legs that succeeded.", phaseBuckets, "server"),
-		firstEvent: histogram("tandem_decode_first_event_seconds",
-			"Time from sending decode to its first content event: transfer, room and a step; streams only.",
-			phaseBuckets, "server"),
-		itl:     histogram("tandem_itl_seconds", "Gaps between content events of a stream.", itlBuckets, "server"),
+		prefill: times("tandem_prefill_seconds", "Time of prefill legs that succeeded.", phaseBuckets),
+		firstEvent: times("tandem_decode_first_event_seconds",
+			"Time from sending decode to its first content event: transfer, room and a step; streams only.", phaseBuckets),
+		itl: times("tandem_itl_seconds", "Gaps between content events of a stream.", itlBuckets),
+		gap: distribution("tandem_handoff_gap_seconds", "Time from the end of prefill to the dispatch of decode.",
+			[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .05, .1, .5, 1, 5, 10}),
 		retries: counter("tandem_retries_total", "Legs tried again elsewhere, by the leg that failed and why.", "leg", "reason"),
-		aggregated: counter("tandem_alone_total",
+		aggregated: counter("tandem_aggregated_requests_total",
 			"Requests that decode ran alone, by reason: aggregated, cheaper, no_prefill, no_pair (prefill servers that make no pair with "+
 				"a decode server), fallback.",
 			"reason"),
-		unknown: counter("tandem_tokens_unknown_total", unknownHelp(), "model", "reason"),
-		missing: counter("tandem_handoff_missing_total",
+		unknown: counter("tandem_tokens_unknown_total",
+			"Requests of whose prompts no tokens were known, so that what servers hold of them was not looked up, by reason: "+
+				tokens.ListReasons()+". docs/explain.md says what each means.",
+			"model", "reason"),
+		missing: counter("tandem_handoffs_missing_total",
 			"Prefills that answered without a hand-off; decode then computes the prompt.",
 			"server"),
-		foreign: counter("tandem_foreign_handoffs_total",
+		foreign: counter("tandem_handoffs_external_total",
 			"Hand-offs that name a host which is neither the prefill server's nor that of its kv-address; with strict-handoffs also those "+
 				"with a host of which that is not known yet, and all of them "+
 				"are withheld from decode.",
 			"server"),
-		retained: counter("tandem_decode_handoffs_total",
+		retained: counter("tandem_handoffs_retained_total",
 			"Answers of decode with a hand-off of its own, whose blocks the engine pins for 480 s although no server fetches them.",
 			"server"),
 		recomputes: counter("tandem_silent_recomputes_total",
@@ -132,13 +131,13 @@ func NewMetrics(reg prometheus.Registerer, queue *queue.Queue, suspects *retry.Q
 			"Prompt tokens that the server which computed the prompt was known to hold when it was chosen, by the tier that it has them "+
 				"in. Of tandem_kv_prompt_tokens_total they are the part that caches were believed to save; what engines report is "+
 				"tandem_cached_prompt_tokens_total.",
-			"server", "tier"),
+			"model", "tier"),
 		lookedUpToks: counter("tandem_kv_prompt_tokens_total",
 			"Tokens of the prompts that were computed and whose caches were looked for, as engines report them.", "model"),
-		unresponsiveWaits: counter("tandem_doubt_waits_total",
+		unresponsiveWaits: counter("tandem_unresponsive_waits_total",
 			"Requests that waited because all servers of a role were unresponsive, by role.", "role"),
 		brokenAfter: counter("tandem_streams_broken_total", "Streams that broke after their first content event, by decode server.", "server"),
-		continuations: counter("tandem_migrations_total",
+		continuations: counter("tandem_continuations_total",
 			"Streams that broke, by what became of them: continued, ended (the answer was whole, only the end marker was missing), "+
 				"failed, refused (the request or the engine does not allow it), no_budget.",
 			"outcome"),
@@ -150,19 +149,15 @@ func NewMetrics(reg prometheus.Registerer, queue *queue.Queue, suspects *retry.Q
 			"Pieces of long prompts by outcome: pulled (decode has it), not_pulled (decode pulls it with the whole prompt), kept (prefill still had "+
 				"it when the next one came), lost (it was evicted, or the engine does not say what it had), on_decode (a decode server computed it, which serves the request alone).",
 			"outcome"),
-		gap: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "tandem_handoff_gap_seconds", Help: "Time from the end of prefill to the dispatch of decode.",
-			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .05, .1, .5, 1, 5, 10},
-		}),
 		exhausted: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "tandem_retry_budget_exhausted_total", Help: "Retries not made because the budget was spent.",
 		}),
-		looks: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tandem_order_looks_total", Help: "How often the requests that wait for their servers were looked at, to see which has its turn.",
+		evaluations: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tandem_queue_evaluations_total", Help: "How often the requests that wait for their servers were looked at, to see which has its turn.",
 		}),
 	}
 	m.byServer = byServer
-	reg.MustRegister(m.gap, m.exhausted, m.looks,
+	reg.MustRegister(m.exhausted, m.evaluations,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_quarantined_requests",
 			Help: "Requests that are refused because they were in flight on two servers when they died."},
 			func() float64 { return float64(suspects.Quarantined(time.Now())) }),
@@ -237,7 +232,7 @@ func (m *Metrics) countHits(st *requestState, prompt api.Count) {
 	counted := 0
 	for _, tier := range []kvstate.Tier{kvstate.GPU, kvstate.CPU, kvstate.Disk} {
 		if held := min(tier.Of(st.hits.held), prompt.Tokens); held > counted {
-			m.heldToks.WithLabelValues(st.hits.server, tier.String()).Add(float64(held - counted))
+			m.heldToks.WithLabelValues(st.req.Model, tier.String()).Add(float64(held - counted))
 			counted = held
 		}
 	}
@@ -246,23 +241,17 @@ func (m *Metrics) countHits(st *requestState, prompt api.Count) {
 func (m *Metrics) countTokens(st *requestState, u api.Usage, cached api.Count, events int) {
 	req := st.req
 	m.countHits(st, u.Prompt)
-	output := events
-	if u.Output.Known {
-		output = u.Output.Tokens
-	}
 	m.promptToks.WithLabelValues(req.Model).Add(float64(u.Prompt.Tokens))
-	m.outputToks.WithLabelValues(req.Model).Add(float64(output))
+	m.outputToks.WithLabelValues(req.Model).Add(float64(outputTokens(u, events)))
 	m.cachedToks.WithLabelValues(req.Model).Add(float64(cached.Tokens))
 }
 
-// unknownHelp names the reasons.
-func unknownHelp() string {
-	var names []string
-	for _, r := range tokens.Reasons() {
-		names = append(names, string(r))
+// outputTokens are those of an answer, as the engine counts them, or else its content events.
+func outputTokens(u api.Usage, events int) int {
+	if u.Output.Known {
+		return u.Output.Tokens
 	}
-	return "Requests of whose prompts no tokens were known, so that what servers hold of them was not looked up, by reason: " +
-		strings.Join(names, ", ") + ". docs/explain.md says what each means."
+	return events
 }
 
 // countUnknown counts a request of whose prompt no tokens are known, for a reason; "" is none.

@@ -10,16 +10,18 @@ import (
 	"sync"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/decision"
+	"github.com/tandem-gateway/tandem/pd/histogram"
+	"github.com/tandem-gateway/tandem/pd/history"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pd/scalefromzero"
+	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
@@ -34,13 +36,14 @@ type Orchestrator struct {
 	Queue         *queue.Queue
 	ScaleFromZero *scalefromzero.Activator // nil: a role without a server is an error at once
 	Budget        *retry.Budget
-	Decisions     *decision.Ring
+	Decisions     *decision.Records
+	History       *history.History // nil: none is kept
 	Suspects      *retry.Quarantine
 	Metrics       *Metrics
 	Tracer        trace.Tracer
 	Log           *slog.Logger
 
-	engines engineIDs
+	engines connector.EngineIDs
 	legs    sync.WaitGroup // prefill legs beside a decode, which may end after the answer has begun
 }
 
@@ -108,16 +111,16 @@ func (o *Orchestrator) wait(ctx context.Context, req *Request) (*requestState, e
 	req.Aggregated = req.Aggregated || truncatesByAnswer(req)
 	entry, err := o.enterQueue(ctx, req)
 	if err != nil {
-		o.Metrics.wait.WithLabelValues(req.Model).Observe(time.Since(arrived).Seconds())
+		histogram.Observe(ctx, o.Metrics.wait.WithLabelValues(req.Model), time.Since(arrived).Seconds())
 		return nil, err
 	}
 	o.Budget.CountRequest(arrived)
-	return &requestState{client: req, entry: entry, arrived: arrived}, nil
+	return &requestState{client: req, entry: entry, arrived: arrived, span: spans.RootOf(ctx)}, nil
 }
 
 func (o *Orchestrator) enterQueue(ctx context.Context, req *Request) (entry *queue.Entry, err error) {
-	_, span := o.Tracer.Start(ctx, "wait")
-	defer func() { endSpan(span, err) }()
+	_, span := spans.Start(ctx, o.Tracer, "wait")
+	defer func() { spans.End(span, err) }()
 	return o.Queue.Enter(ctx, queue.Request{
 		Model: req.Model, Class: req.Class, Tenant: req.Tenant, Bytes: req.Body.Len(), Deadline: req.Deadline,
 	})
@@ -137,10 +140,10 @@ func (o *Orchestrator) locate(ctx context.Context, st *requestState) {
 // reset is a request before its first attempt.
 func (o *Orchestrator) reset(st *requestState) {
 	st.release()
-	*st = requestState{client: st.client, req: st.client, form: o.formOf(st.client), entry: st.entry, arrived: st.arrived, capacity: st.capacity}
+	*st = requestState{client: st.client, req: st.client, form: o.formOf(st.client), entry: st.entry, arrived: st.arrived, span: st.span, capacity: st.capacity}
 	st.bind = bindRequest{req: st.client, base: o.BaseOf(st.client.Model), arrived: st.arrived, entry: st.entry, waited: st.entry.Waited}
 	st.bind.firstFromPrefill = firstTokens{o}.mayBeFromPrefill(st.client)
-	st.bind.tried.mustAggregate = st.client.Aggregated || o.Suspects.DiedOfHandoff(st.client, st.arrived)
+	st.bind.tried.mustAggregate = st.client.Aggregated || failsAtOneToken(st.client) || o.Suspects.DiedOfHandoff(st.client, st.arrived)
 	if o.Config.ContinueStreams && st.client.Stream && !st.client.Aggregated && !st.client.proxied {
 		st.transcript = newTranscript(o.Fleet, st.client, o.Config.ContinueByText)
 	}
@@ -178,13 +181,13 @@ func (o *Orchestrator) locatePrompt(ctx context.Context, st *requestState) {
 		o.Metrics.countUnknown(st.req.Model, tokens.Off)
 		return
 	}
-	_, span := o.Tracer.Start(ctx, "locate")
+	_, span := spans.Start(ctx, o.Tracer, "locate")
 	defer span.End()
 	r := &st.bind
 	r.prefix = o.Binder.Locality.findTokens(ctx, r.req, r.base)
 	r.setPromptTokens()
 	o.Metrics.countUnknown(st.req.Model, r.prefix.unknown)
-	span.SetAttributes(attribute.Bool("tandem.tokens_known", r.prefix.known && !r.prefix.isGuessed()), attribute.Int("tandem.prompt_tokens", r.req.PromptTokens))
+	spans.RecordPrompt(span, r.prefix.known && !r.prefix.isGuessed(), r.req.PromptTokens)
 }
 
 // choose gives the request its servers, claimed.
@@ -192,7 +195,7 @@ func (o *Orchestrator) choose(ctx context.Context, st *requestState) (*binding, 
 	first := !st.bind.hadTurn()
 	b, err := o.Binder.Bind(ctx, &st.bind)
 	if first {
-		o.Metrics.wait.WithLabelValues(st.req.Model).Observe(st.bind.waited.Seconds())
+		histogram.Observe(ctx, o.Metrics.wait.WithLabelValues(st.req.Model), st.bind.waited.Seconds())
 	}
 	if err != nil {
 		return nil, st.lastErrorOr(err)
@@ -339,16 +342,11 @@ func (o *Orchestrator) recordDecision(st *requestState, err error) {
 	}
 	if err != nil {
 		outcome = err.Error()
+		o.recordFailure(st)
 	}
+	st.span.RecordAttempts(len(st.earlier)+len(st.bindings), st.continuations)
 	o.Decisions.Add(decision.Record{
 		RequestID: st.client.ID, Model: st.client.Model, API: st.client.Dialect.Name, At: st.arrived,
 		Choices: st.choices(), Outcome: outcome,
 	})
-}
-
-func endSpan(span trace.Span, err error) {
-	if err != nil {
-		span.SetStatus(codes.Error, err.Error())
-	}
-	span.End()
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
@@ -24,9 +26,10 @@ type Pick struct {
 	st     *requestState
 	b      *binding
 	leg    connector.LegRequest
-	sent   time.Time       // zero before MarkSent
-	sample *transferSample // nil before MarkSent
-	steps  stepSampler
+	span   trace.SpanContext // of the choice, whose trace is that of the request
+	sent   time.Time         // zero before MarkSent
+	sample *transferSample   // nil before MarkSent
+	steps  *stepSampler
 	events int
 	lastAt time.Time
 	ended  bool // one of the four last reports was made
@@ -51,7 +54,7 @@ func (o *Orchestrator) Pick(ctx context.Context, req *Request) (*Pick, error) {
 		}
 		failed := o.prepare(ctx, st, b)
 		if failed == nil {
-			return o.newPick(st, b), nil
+			return o.newPick(ctx, st, b), nil
 		}
 		b.withdrawPrediction()
 		if err := o.tryAgain(ctx, st, failed); err != nil {
@@ -62,11 +65,11 @@ func (o *Orchestrator) Pick(ctx context.Context, req *Request) (*Pick, error) {
 }
 
 // newPick describes the leg that the proxy is to send, and leaves the servers to the pick.
-func (o *Orchestrator) newPick(st *requestState, b *binding) *Pick {
+func (o *Orchestrator) newPick(ctx context.Context, st *requestState, b *binding) *Pick {
 	if o.Config.EnginePriority {
 		st.setPriority(b)
 	}
-	p := &Pick{o: o, st: st, b: b, leg: connector.LegRequest{Body: st.req.Body}}
+	p := &Pick{o: o, st: st, b: b, span: trace.SpanContextFromContext(ctx), leg: connector.LegRequest{Body: st.req.Body}}
 	switch {
 	case b.prefill != nil:
 		b.handoff = st.transfer(b).Handoff()
@@ -75,7 +78,7 @@ func (o *Orchestrator) newPick(st *requestState, b *binding) *Pick {
 		p.leg = connector.PullFrom(b.pullFrom, st.req.Body)
 	}
 	server := b.decode.Server()
-	p.steps = stepSampler{o: o, server: server, itl: o.Metrics.itl.WithLabelValues(server.ID())}
+	p.steps = o.newStepSampler(server, st.req.Model)
 	st.lastHandoff, st.servedBy = b.handoff, server.ID()
 	o.Binder.deadlineProbes.Observe(st.bind.base, time.Now())
 	o.recordDecision(st, nil)
@@ -164,7 +167,7 @@ func (p *Pick) MoveTo(address string) {
 		from.Release()
 		to.MarkSent(p.b.chosen.Terms.FirstStep())
 		p.b.decode, p.steps.server = to, s
-		p.steps.itl, p.st.servedBy = p.o.Metrics.itl.WithLabelValues(s.ID()), s.ID()
+		p.steps.itl, p.st.servedBy = p.o.Metrics.itl.Of(p.st.req.Model, s.ID()), s.ID()
 		return
 	}
 }
@@ -176,7 +179,7 @@ func (p *Pick) RecordContent(now time.Time) {
 	}
 	p.Decode().RecordProgress(now)
 	if p.events++; p.events == 1 {
-		streamedAnswer{p.o}.recordFirst(p.st, p.b, p.sample, p.sent)
+		streamedAnswer{p.o}.recordFirst(trace.ContextWithSpanContext(context.Background(), p.span), p.st, p.b, p.sample, p.sent)
 		p.endPrefill()
 	} else {
 		p.steps.observeGap(now.Sub(p.lastAt))
@@ -262,6 +265,7 @@ func (p *Pick) end() bool {
 	if p.ended || p.sample == nil {
 		return false
 	}
+	p.steps.end()
 	p.ended = true
 	return true
 }
@@ -294,6 +298,7 @@ func (p *Pick) fail(failed *LegError) {
 	}
 	p.o.legs.Go(func() { p.o.quarantineIfServerDied(context.Background(), p.st, failed) })
 	p.st.recordFailure(failed)
+	p.o.recordFailure(p.st)
 	p.o.Decisions.Complete(p.st.client.ID, p.st.arrived, len(p.st.bindings)-1, p.b.choice.Measured, failed.Error())
 }
 

@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -35,7 +36,7 @@ func (f *engineFleet) pick(req *Request) *Pick {
 // proxy sends a picked request, as the proxy that asked would, and returns the answer.
 func (f *engineFleet) proxy(p *Pick, d *api.Dialect) (*http.Response, []byte) {
 	f.t.Helper()
-	req, err := http.NewRequestWithContext(f.t.Context(), http.MethodPost, p.Decode().URL+d.Path, p.Body().Reader())
+	req, err := http.NewRequestWithContext(f.t.Context(), http.MethodPost, p.Decode().URL+d.Path, bytes.NewReader(p.Body().Bytes()))
 	if err != nil {
 		f.t.Fatal(err)
 	}

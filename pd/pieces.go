@@ -8,12 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
@@ -138,8 +137,8 @@ var errRestRefused = errors.New("the server on which the prefill began takes no 
 // BindRest waits for the turn of what is left of a prompt, and claims the prefill server on which
 // it began. Errors: Bind's.
 func (b *Binder) BindRest(ctx context.Context, r *bindRequest) (rest *binding, err error) {
-	ctx, span := b.Tracer.Start(ctx, "choose")
-	defer func() { endSpan(span, err) }()
+	ctx, span := spans.Start(ctx, b.Tracer, "choose")
+	defer func() { spans.End(span, err) }()
 	start := time.Now()
 	defer func() { r.waited += time.Since(start) }()
 	if rest, err = b.bindLate(ctx, r); errors.Is(err, errBindNow) {
@@ -182,8 +181,8 @@ func (o pieceLegs) prefillPiece(ctx context.Context, st *requestState, b *bindin
 	server, start := b.prefill.Server(), time.Now()
 	t := connector.NewPiece(st.req.Body, st.bind.prefix.tokens.IDs[:b.upTo], server, b.decode.Server())
 	h := t.Handoff()
-	legCtx, span := legSpan(ctx, o.Tracer, "prefill", server, t.ID)
-	span.SetAttributes(attribute.Int("tandem.piece", b.cut.done+1), attribute.Int("tandem.prompt_tokens", b.upTo))
+	legCtx, span := spans.StartLeg(ctx, o.Tracer, "prefill", server.ID(), t.ID)
+	span.SetPiece(b.cut.done+1, b.upTo)
 	defer func() { endLegSpan(span, failed) }()
 	defer b.prefill.Release()
 	legCtx, cancel := context.WithTimeoutCause(legCtx, o.Config.PrefillTimeout, errSilent)
@@ -251,8 +250,8 @@ func (o pieceLegs) pullPiece(ctx context.Context, st *requestState, b *binding, 
 
 // sendPull is the decode leg of a piece.
 func (o pieceLegs) sendPull(ctx context.Context, st *requestState, server *pools.Server, h *connector.Handoff) (outcome string) {
-	ctx, span := legSpan(ctx, o.Tracer, "decode", server, h.Attempt)
-	span.SetAttributes(attribute.String("tandem.leg", "piece"))
+	ctx, span := spans.StartLeg(ctx, o.Tracer, "decode", server.ID(), h.Attempt)
+	span.SetKind("piece")
 	_, _, failed := o.sendWhole(ctx, DecodeLeg, server, st, api.Completions.Path, h.Attempt, h.Leg)
 	endLegSpan(span, failed)
 	if failed == nil {

@@ -5,10 +5,9 @@ import (
 	"errors"
 	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -22,7 +21,7 @@ const leastHandoff = 256
 // place in the queue back.
 func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, h *connector.Handoff) (failed *LegError) {
 	server, start := t.From, time.Now()
-	ctx, span := legSpan(ctx, o.Tracer, "prefill", server, t.ID)
+	ctx, span := spans.StartLeg(ctx, o.Tracer, "prefill", server.ID(), t.ID)
 	defer func() { endLegSpan(span, failed) }()
 	defer b.prefill.Release()
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errSilent)
@@ -68,11 +67,11 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 		}
 	}
 	took := time.Since(start)
-	o.Metrics.prefill.WithLabelValues(server.ID()).Observe(took.Seconds())
+	o.Metrics.prefill.Observe(ctx, st.req.Model, server.ID(), took)
 	if !t.Connector().ConcurrentLegs { // else it runs beside the goroutine that the binding belongs to
 		b.choice.Measured.Prefill += took
 	}
-	span.SetAttributes(attribute.Bool("tandem.handoff", h.Kept), attribute.Int("tandem.prompt_tokens", coverage.Tokens))
+	span.RecordPrefilled(h.Kept, coverage.Tokens, coverage.Cached, b.chosen.Terms.Queue+b.chosen.Terms.Prefill)
 	return nil
 }
 

@@ -3,6 +3,7 @@ package pd
 import (
 	"context"
 
+	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -18,7 +19,7 @@ func (o *Orchestrator) prepare(ctx context.Context, st *requestState, b *binding
 	if awaitPrefill == nil && awaitDecode == nil {
 		return nil
 	}
-	ctx, span := o.Tracer.Start(ctx, "prepare")
+	ctx, span := spans.StartPrepare(ctx, o.Tracer)
 	failed := unready(ctx, PrefillLeg, b.prefill, awaitPrefill)
 	if failed == nil {
 		leg := DecodeLeg

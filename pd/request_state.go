@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pd/scalefromzero"
+	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pd/transcript"
 )
 
@@ -24,6 +25,7 @@ type requestState struct {
 	form    answerForm   // how the answer is read and relayed
 	entry   *queue.Entry // nil: it continues a stream
 	arrived time.Time
+	span    spans.Root
 	bind    bindRequest
 
 	bindings    []*binding        // one for each attempt
@@ -47,10 +49,12 @@ type requestState struct {
 // continuation is the state of a request for the rest of this one's stream. The servers on
 // which that broke come last.
 func (st *requestState) continuation(rest *Request) *requestState {
+	broken := st.bindings[len(st.bindings)-1]
 	next := &requestState{
-		client: st.client, req: rest, form: st.form, arrived: st.arrived, earlier: st.choices(), transcript: st.transcript, continuations: st.continuations + 1,
+		client: st.client, req: rest, form: st.form, arrived: st.arrived, span: st.span, earlier: st.choices(), transcript: st.transcript, continuations: st.continuations + 1,
 		bind: bindRequest{req: rest, base: st.bind.base, arrived: st.arrived, continues: true},
 	}
+	next.bind.cause = spans.CauseOf(spans.Continuation, broken.span.Context(), string(DecodeLeg), st.servedBy, "broken_stream")
 	next.bind.tried.mustAggregate = rest.Aggregated
 	next.bind.tried.broke = append(slices.Clone(st.bind.tried.broke), st.servedBy)
 	return next
@@ -73,6 +77,14 @@ func (st *requestState) choices() []decision.Choice {
 	return all
 }
 
+// firstChoice is what its servers were chosen from when it came, nil before that.
+func (st *requestState) firstChoice() *decision.Choice {
+	if len(st.bindings) == 0 {
+		return nil
+	}
+	return &st.bindings[0].choice
+}
+
 // recordFailure keeps what a failed leg means for the next attempt.
 func (st *requestState) recordFailure(e *LegError) {
 	st.last = e
@@ -80,6 +92,7 @@ func (st *requestState) recordFailure(e *LegError) {
 		st.bindings[n-1].choice.Outcome = e.Error()
 	}
 	st.bind.tried.record(e, st.req.ForcedTool)
+	st.bind.cause = spans.CauseOf(spans.Retry, e.span, string(e.Leg), e.Server, string(e.Kind))
 	if e.Leg == PrefillLeg && st.req.ForcedTool && e.Status == http.StatusInternalServerError {
 		st.retryWithoutBudget = true
 	}
@@ -99,6 +112,24 @@ func (st *requestState) causeOfDeath(failed *LegError) retry.Death {
 			"Do both servers have the same chat template and tokenizer?", st.lastHandoff.From.ID(), st.lastHandoff.Coverage().Prompt), true
 	}
 	return d
+}
+
+// dropText lets go of the client's text once its stream is open: what the transcript keeps is all that may
+// be sent again. Legs that run at once may still read it.
+func (st *requestState) dropText(b *binding) {
+	if b.handoff != nil && connector.Of(b.decode.Server()).ConcurrentLegs || st.transcript != nil && !st.transcript.DropText() {
+		return
+	}
+	st.client.Fingerprint() // which is made of the text
+	client, req := *st.client, *st.req
+	client.Body, req.Body = client.Body.WithoutText(), req.Body.WithoutText()
+	st.client, st.req, st.bind.req = &client, &req, &req
+	for _, b := range st.bindings {
+		b.handoff.DropLeg()
+	}
+	if p := st.bind.prefix; p != nil && (p.tokens.Complete || p.tokens.Chunks != nil) {
+		p.prompt.Body = nil // else an engine's tokens are recalled by it when the usage comes
+	}
 }
 
 // release gives back whatever servers are still held.
@@ -123,18 +154,7 @@ func (st *requestState) predictedCache() (held, computed int) {
 	if len(st.bindings) == 0 {
 		return 0, st.req.PromptTokens
 	}
-	c := &st.bindings[len(st.bindings)-1].choice
-	server, candidates := c.Chosen.Prefill, c.Candidates.Prefill
-	if server == "" {
-		server, candidates = c.Chosen.Decode, c.Candidates.Decode
-	}
-	for i := range candidates {
-		if candidates[i].ID == server {
-			held = min(candidates[i].Cached.GPU, max(0, c.Demand.PromptTokens-1))
-			return held, max(1, c.Demand.PromptTokens-held)
-		}
-	}
-	return 0, c.Demand.PromptTokens
+	return st.bindings[len(st.bindings)-1].choice.PredictedCache()
 }
 
 // keyAgeing is how much shorter a second of waiting makes a prompt look to an engine that

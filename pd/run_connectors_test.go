@@ -44,8 +44,8 @@ func TestConnectors_APairAnswersAsOneEngineAlone(t *testing.T) {
 				t.Errorf("%s: decode computed %d prompts again", connector, n)
 			}
 			f.wantMetrics(map[string]float64{
-				"tandem_retries_total": 0, "tandem_alone_total": 0, "tandem_silent_recomputes_total": 0, "tandem_handoffs_stranded_total": 0,
-				"tandem_handoff_missing_total": 0, "tandem_output_tokens_total": 12,
+				"tandem_retries_total": 0, "tandem_aggregated_requests_total": 0, "tandem_silent_recomputes_total": 0, "tandem_handoffs_stranded_total": 0,
+				"tandem_handoffs_missing_total": 0, "tandem_output_tokens_total": 12,
 			})
 			for _, s := range f.Fleet.Servers() {
 				if state := s.Breaker(s.Role, time.Now()); state != breaker.Closed {

@@ -188,7 +188,7 @@ func TestRun_WaitsForUnresponsiveServers(t *testing.T) {
 	if err := <-ended; !errors.As(err, &none) || none.Role != pools.Decode {
 		t.Errorf("it is dead: %v", err)
 	}
-	f.wantMetrics(map[string]float64{"tandem_doubt_waits_total{role=decode}": 3, "tandem_doubt_waits_total": 3})
+	f.wantMetrics(map[string]float64{"tandem_unresponsive_waits_total{role=decode}": 3, "tandem_unresponsive_waits_total": 3})
 	f.nothingIsLeft()
 }
 

@@ -75,7 +75,7 @@ func TestRun_AnotherServerTakesOver(t *testing.T) {
 				f.nothingIsLeft()
 				f.wantMetrics(map[string]float64{
 					"tandem_retries_total": 1, fmt.Sprintf("tandem_retries_total{leg=%s,reason=%s}", leg, c.reason): 1,
-					"tandem_retry_budget_exhausted_total": 0, "tandem_streams_broken_total": 0, "tandem_migrations_total": 0,
+					"tandem_retry_budget_exhausted_total": 0, "tandem_streams_broken_total": 0, "tandem_continuations_total": 0,
 				})
 				if up := f.server(bad).Health().Up; up != c.up {
 					t.Errorf("the server is up: %v, want %v", up, c.up)

@@ -28,6 +28,24 @@ func more(d *api.Dialect, stream bool) string {
 	return fmt.Sprintf(`,"%s":12,"stream":%v`, limit, stream)
 }
 
+// A message that has to call a tool by name is served by decode alone: a prefill leg, cut to one token, would
+// be refused for arguments that are no JSON. One that may call it is served by a pair.
+func TestRun_AMessageThatHasToCallIsDecodedAlone(t *testing.T) {
+	const tool = `,"tools":[{"name":"f","input_schema":{"type":"object","properties":{"x":{"type":"boolean"}}}}],"max_tokens":200,"tool_choice":`
+	for choice, alone := range map[string]bool{`{"type":"tool","name":"f"}`: true, `{"type":"auto"}`: false} {
+		for _, stream := range []bool{false, true} {
+			f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
+			got := f.served(f.asks(api.Messages, tool+choice+fmt.Sprintf(`,"stream":%v`, stream)))
+			if (got.Prefill == "") != alone || got.Decode != f.server(f.decode[0]).ID() {
+				t.Errorf("%s, streamed %v: served by %q and %q", choice, stream, got.Prefill, got.Decode)
+			}
+			if n := f.prefill[0].State().PrefillsDone; (n == 0) != alone {
+				t.Errorf("%s: %d prefills", choice, n)
+			}
+		}
+	}
+}
+
 // A pair answers as one engine alone would; which servers served it, what it took and why it
 // went there is known afterwards, and nothing is held any more.
 func TestRun_APairAnswersAsOneEngineAlone(t *testing.T) {
@@ -52,7 +70,7 @@ func TestRun_APairAnswersAsOneEngineAlone(t *testing.T) {
 					t.Errorf("its steps are %v, want %v", f.steps(), want)
 				}
 				chosen := f.attributes("choose")
-				if chosen["tandem.prefill"].AsString() != prefill.ID() || chosen["tandem.decode"].AsString() != decode.ID() || chosen["tandem.predicted_ms"].AsFloat64() <= 0 {
+				if chosen["tandem.prefill"].AsString() != prefill.ID() || chosen["tandem.decode"].AsString() != decode.ID() || chosen["tandem.ttft_predicted_seconds"].AsFloat64() <= 0 {
 					t.Errorf("its trace says that it was bound to %v", chosen)
 				}
 				if located := f.attributes("locate"); located["tandem.prompt_tokens"].AsInt64() != int64(req.PromptTokens) {
@@ -60,6 +78,12 @@ func TestRun_APairAnswersAsOneEngineAlone(t *testing.T) {
 				}
 				f.nothingIsLeft()
 				f.wantMetrics(countsOf(stream, got))
+				for _, what := range []string{"prompts", "streams"} {
+					saved, lost := f.metric("tandem_disaggregation_saved_seconds_total", "what", what), f.metric("tandem_disaggregation_lost_seconds_total", "what", what)
+					if saved <= 0 && lost <= 0 {
+						t.Errorf("its pair saved %v s and lost %v s of %s", saved, lost, what)
+					}
+				}
 				decision, found := f.Decisions.Find("r")
 				if !found || decision.Outcome != "served" || decision.API != d.Name || len(decision.Choices) != 1 || decision.Choices[0].Chosen.Prefill != prefill.ID() || decision.Choices[0].Panic {
 					t.Errorf("%v %+v", found, decision)
@@ -95,16 +119,19 @@ func countsOf(stream bool, got reply) map[string]float64 {
 	usage := got.Usage
 	want := map[string]float64{
 		"tandem_wait_seconds{model=m}": 1, "tandem_prefill_seconds": 1, "tandem_handoff_gap_seconds": 1,
-		"tandem_alone_total": 0, "tandem_retries_total": 0, "tandem_handoff_missing_total": 0, "tandem_silent_recomputes_total": 0,
-		"tandem_prompt_mismatches_total": 0, "tandem_handoffs_stranded_total": 0, "tandem_foreign_handoffs_total": 0,
-		"tandem_decode_handoffs_total": 0, "tandem_streams_broken_total": 0, "tandem_migrations_total": 0,
-		"tandem_retry_budget_exhausted_total": 0, "tandem_order_looks_total": 0,
+		"tandem_aggregated_requests_total": 0, "tandem_retries_total": 0, "tandem_handoffs_missing_total": 0, "tandem_silent_recomputes_total": 0,
+		"tandem_prompt_mismatches_total": 0, "tandem_handoffs_stranded_total": 0, "tandem_handoffs_external_total": 0,
+		"tandem_handoffs_retained_total": 0, "tandem_streams_broken_total": 0, "tandem_continuations_total": 0,
+		"tandem_retry_budget_exhausted_total": 0, "tandem_queue_evaluations_total": 0,
 		"tandem_tokens_unknown_total{model=m,reason=off}": 1,
 	}
 	if stream {
 		usage = got.Stream.Usage()
 		want["tandem_ttft_seconds{model=m}"] = 1
 		want["tandem_decode_first_event_seconds"] = 1
+		want["tandem_ttft_prediction_ratio{model=m}"] = 1
+		want["tandem_transfer_seconds{model=m}"] = 1
+		want["tandem_transfer_prediction_ratio{model=m}"] = 1
 		want["tandem_itl_seconds"] = float64(got.Stream.Events() - 1)
 	}
 	want["tandem_output_prediction_ratio{model=m}"] = 0 // where the engine was not asked how many it were
@@ -172,7 +199,7 @@ func TestRun_DecodeAloneForWhatCannotBeHandedOver(t *testing.T) {
 				t.Errorf("%s: served by %q and %q", name, got.Prefill, got.Decode)
 			}
 			f.nothingIsLeft()
-			f.wantMetrics(map[string]float64{"tandem_alone_total{reason=" + c.reason + "}": 1, "tandem_alone_total": 1, "tandem_prefill_seconds": 0, "tandem_handoff_gap_seconds": 0})
+			f.wantMetrics(map[string]float64{"tandem_aggregated_requests_total{reason=" + c.reason + "}": 1, "tandem_aggregated_requests_total": 1, "tandem_prefill_seconds": 0, "tandem_handoff_gap_seconds": 0})
 		}
 	}
 }
@@ -188,7 +215,7 @@ func TestRun_AMissingHandoffIsNoError(t *testing.T) {
 			t.Errorf("%q, want %q", got.text, want)
 		}
 		f.nothingIsLeft()
-		f.wantMetrics(map[string]float64{"tandem_handoff_missing_total": 1, "tandem_retries_total": 0, "tandem_handoffs_stranded_total": 0, "tandem_prefill_seconds": 1})
+		f.wantMetrics(map[string]float64{"tandem_handoffs_missing_total": 1, "tandem_retries_total": 0, "tandem_handoffs_stranded_total": 0, "tandem_prefill_seconds": 1})
 	}
 }
 

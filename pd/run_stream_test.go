@@ -49,9 +49,9 @@ func TestStream_ABrokenStreamIsContinued(t *testing.T) {
 					t.Errorf("%s %s, by text %v: %q\nwant %q", d.Name, kind, byText, got.text, want)
 				}
 				f.nothingIsLeft()
-				n := f.metric("tandem_migrations_total", "outcome", "continued")
-				if n == 0 || n > 2 || f.metric("tandem_migrations_total") != n {
-					t.Errorf("%s %s: continued %v times of %v", d.Name, kind, n, f.metric("tandem_migrations_total"))
+				n := f.metric("tandem_continuations_total", "outcome", "continued")
+				if n == 0 || n > 2 || f.metric("tandem_continuations_total") != n {
+					t.Errorf("%s %s: continued %v times of %v", d.Name, kind, n, f.metric("tandem_continuations_total"))
 				}
 				f.wantMetrics(map[string]float64{"tandem_streams_broken_total": n, "tandem_ttft_seconds": 1, "tandem_wait_seconds": 1})
 				if u := got.Stream.Usage(); u != (api.Usage{}) {
@@ -103,12 +103,12 @@ func TestStream_WhatCannotBeContinuedBreaks(t *testing.T) {
 		}
 		f.nothingIsLeft()
 		metrics := map[string]float64{
-			"tandem_migrations_total{outcome=continued}": float64(c.times), "tandem_migrations_total": float64(c.times),
+			"tandem_continuations_total{outcome=continued}": float64(c.times), "tandem_continuations_total": float64(c.times),
 			"tandem_streams_broken_total": float64(c.times + 1), "tandem_retry_budget_exhausted_total": 0,
 		}
 		if c.outcome != "" {
-			metrics["tandem_migrations_total{outcome="+c.outcome+"}"] = 1
-			metrics["tandem_migrations_total"]++
+			metrics["tandem_continuations_total{outcome="+c.outcome+"}"] = 1
+			metrics["tandem_continuations_total"]++
 		}
 		if c.outcome == "no_budget" {
 			metrics["tandem_retry_budget_exhausted_total"] = 1
@@ -144,7 +144,7 @@ func TestStream_ContinuedOnTheOnlyServerThereIs(t *testing.T) {
 	}
 	answer.Stream.Close()
 	f.nothingIsLeft()
-	f.wantMetrics(map[string]float64{"tandem_migrations_total{outcome=failed}": 1, "tandem_migrations_total": 1})
+	f.wantMetrics(map[string]float64{"tandem_continuations_total{outcome=failed}": 1, "tandem_continuations_total": 1})
 }
 
 // Where only the end of a stream is missing, the answer is whole: the client gets the end.
@@ -193,7 +193,7 @@ func TestStream_BrokenBehindItsLastTokenIsEndedByUs(t *testing.T) {
 		t.Errorf("after its end: %v", err)
 	}
 	f.nothingIsLeft()
-	f.wantMetrics(map[string]float64{"tandem_migrations_total{outcome=ended}": 1, "tandem_migrations_total": 1, "tandem_streams_broken_total": 1, "tandem_retry_budget_exhausted_total": 0})
+	f.wantMetrics(map[string]float64{"tandem_continuations_total{outcome=ended}": 1, "tandem_continuations_total": 1, "tandem_streams_broken_total": 1, "tandem_retry_budget_exhausted_total": 0})
 }
 
 // cut is a body whose connection breaks before the end marker.
@@ -232,7 +232,7 @@ func TestStream_LeftByItsClientIsNoFailure(t *testing.T) {
 		answer.Stream.Close()
 		leave()
 		f.nothingIsLeft()
-		f.wantMetrics(map[string]float64{"tandem_streams_broken_total": 0, "tandem_migrations_total": 0, "tandem_retries_total": 0})
+		f.wantMetrics(map[string]float64{"tandem_streams_broken_total": 0, "tandem_continuations_total": 0, "tandem_retries_total": 0})
 		if n := f.decode[0].State().Aborted; n != 1 {
 			t.Errorf("the engine ended %d answers early", n)
 		}

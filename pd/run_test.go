@@ -16,6 +16,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -167,11 +168,11 @@ func TestReadAnswer_IsBounded(t *testing.T) {
 		body io.Reader
 		err  error
 	}{
-		"the longest": {io.LimitReader(nothing{}, maxAnswer), nil},
-		"longer":      {nothing{}, errAnswerTooLong},
+		"the longest": {io.LimitReader(nothing{}, enginehttp.MaxAnswer), nil},
+		"longer":      {nothing{}, enginehttp.ErrAnswerTooLong},
 		"cut off":     {io.MultiReader(strings.NewReader("{"), iotest.ErrReader(io.ErrUnexpectedEOF)), io.ErrUnexpectedEOF},
 	} {
-		if body, err := readAnswer(&http.Response{Body: io.NopCloser(c.body)}); !errors.Is(err, c.err) || err == nil && len(body) != maxAnswer {
+		if body, err := enginehttp.ReadAnswer(&http.Response{Body: io.NopCloser(c.body)}); !errors.Is(err, c.err) || err == nil && len(body) != enginehttp.MaxAnswer {
 			t.Errorf("%s: %d bytes, %v", name, len(body), err)
 		}
 	}

@@ -48,7 +48,7 @@ func TestRun_BoundLateAllAreAnswered(t *testing.T) {
 	all.Wait()
 	f.nothingIsLeft()
 	f.wantMetrics(map[string]float64{"tandem_wait_seconds": 24, "tandem_retries_total": 0, "tandem_waiting_requests": 0, "tandem_in_flight_requests": 0})
-	if f.metric("tandem_order_looks_total") == 0 {
+	if f.metric("tandem_queue_evaluations_total") == 0 {
 		t.Error("nothing was decided")
 	}
 }

@@ -3,11 +3,11 @@ package pd
 import (
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/histogram"
+	"github.com/tandem-gateway/tandem/pd/history"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -112,7 +112,17 @@ func computesPrompts(s *pools.Server, now time.Time) bool {
 // was.
 func (o *Orchestrator) countAnswer(st *requestState, u api.Usage, cached api.Count, events int) {
 	o.Metrics.countTokens(st, u, cached, events)
+	o.recordAnswer(st, u, cached, outputTokens(u, events))
 	o.Binder.learnPrompt(st, u.Prompt)
+	o.Binder.judgeStore(st, cached)
+}
+
+// judgeStore holds what a KV store outside the engines was believed to have of the prompt, behind
+// what the server that computed it has itself, against what that found cached.
+func (ch *Chooser) judgeStore(st *requestState, cached api.Count) {
+	if held := st.hits.held; cached.Known && held.Disk > held.GPU && !st.bind.continues && st.req.Answers <= 1 {
+		ch.Locality.Index.RecordCached(st.hits.server, &st.bind.prefix.hits, cached.Tokens)
+	}
 }
 
 // learnPrompt learns from an answer how long its prompt was. One that continues a stream has
@@ -121,7 +131,7 @@ func (ch *Chooser) learnPrompt(st *requestState, prompt api.Count) {
 	if st.bind.continues || !prompt.Known || st.req.Answers > 1 || !st.req.Body.Get("truncate_prompt_tokens").Null() {
 		return
 	}
-	ch.Metrics.promptRatio.WithLabelValues(st.req.Model).Observe(float64(st.req.PromptTokens) / float64(max(1, prompt.Tokens)))
+	ch.Metrics.choices.ObservePrompt(st.req.Model, st.req.PromptTokens, prompt.Tokens)
 	ch.Prompts.Observe(st.client.Size, prompt.Tokens, time.Now())
 	st.bind.prefix.counted(prompt.Tokens)
 }
@@ -133,7 +143,7 @@ func (ch *Chooser) learnOutput(st *requestState, u api.Usage) {
 	if st.bind.continues || st.req.OutputTokens <= 0 || tokens <= 0 {
 		return
 	}
-	ch.Metrics.outputRatio.WithLabelValues(st.req.Model).Observe(float64(st.req.OutputTokens) / float64(tokens))
+	ch.Metrics.choices.ObserveOutput(st.req.Model, st.req.OutputTokens, tokens)
 	ch.Outputs.Observe(st.req.Expected(), tokens, time.Now())
 }
 
@@ -143,27 +153,41 @@ const gapsPerSample = 16
 
 // stepSampler measures the gaps between the tokens of one stream.
 type stepSampler struct {
-	o      *Orchestrator
 	server *pools.Server
-	itl    prometheus.Observer
+	itl    histogram.ServerObserver
+	recent *history.Series
 	sum    time.Duration
 	gaps   int
+	// sampled are the gaps of this sample.
+	sampled [gapsPerSample]time.Duration
 	// computing: the server had prompts to compute when the sample began. Steps that compute them
 	// too are no steps of decoding.
 	computing bool
 }
 
+func (o *Orchestrator) newStepSampler(server *pools.Server, model string) *stepSampler {
+	return &stepSampler{server: server, itl: o.Metrics.itl.Of(model, server.ID()), recent: o.History.Model(model)}
+}
+
 func (p *stepSampler) observeGap(gap time.Duration) {
-	p.itl.Observe(gap.Seconds())
+	p.itl.Observe(gap)
 	p.sum += gap
+	p.sampled[p.gaps] = gap
 	if p.gaps++; p.gaps < gapsPerSample {
 		return
 	}
 	now := time.Now()
+	p.recent.RecordGaps(p.sampled[:], now)
 	computing := computesPrompts(p.server, now)
 	if !computing && !p.computing {
 		c := candidateOf(p.server, now)
 		p.server.ObserveStep(p.sum/gapsPerSample, max(c.Running, 1), c.KVUsed, now)
 	}
 	p.sum, p.gaps, p.computing = 0, 0, computing
+}
+
+// end records the gaps that were too few for a sample.
+func (p *stepSampler) end() {
+	p.recent.RecordGaps(p.sampled[:p.gaps], time.Now())
+	p.gaps = 0
 }

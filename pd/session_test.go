@@ -91,6 +91,31 @@ func TestSession_EachBranchHasAHomeOfItsOwn(t *testing.T) {
 	}
 }
 
+// A turn that decode computes alone keeps its session's prefill server, so that the next turn with a
+// prefill leg goes where those before it went, though another server is as good.
+func TestSession_ATurnOfDecodeAloneKeepsItsPrefillServer(t *testing.T) {
+	for p := range 2 {
+		f := newEngineFleet(t, fleetShape{prefill: 2, decode: 2})
+		before := cost.Home{Prefill: f.server(f.prefill[p]).ID(), Decode: f.server(f.decode[0]).ID()}
+		mine := predict.Session{Tenant: "a", Model: testModel, Hash: 7}
+		f.Binder.sessions.Observe(mine, before, time.Now())
+		turn := func(tokens int) reply {
+			req := f.asks(api.Completions, more(api.Completions, false))
+			req.Tenant, req.Session, req.PromptTokens = "a", 7, tokens
+			return f.served(req)
+		}
+		if got := turn(8); got.Prefill != "" { // less than a block is not handed over
+			t.Fatalf("prefilled by %s", got.Prefill)
+		}
+		if got := f.Binder.sessions.Home(mine, time.Now()); got != before {
+			t.Errorf("a turn of decode alone leaves the session at %+v, want %+v", got, before)
+		}
+		if got := turn(40); got.Prefill != before.Prefill {
+			t.Errorf("the turn behind it is prefilled by %s, want %s", got.Prefill, before.Prefill)
+		}
+	}
+}
+
 // A request belongs to the session that its client names, else to the conversation that its prompt
 // shows, and else to none.
 func TestSession_WithoutANameIsThatOfTheConversation(t *testing.T) {
@@ -141,8 +166,11 @@ func TestSession_ItsAnswersPredictTheNext(t *testing.T) {
 	}
 }
 
-// leading is the order of a replica that leads.
+// leading is the order of a replica that leads, and is asked about each request.
 type leading struct{ leader.Order }
+
+// Waiting is leader.Order's.
+func (leading) Waiting() int { return 1 }
 
 // ReportedDecisions is leader.Reports'.
 func (leading) ReportedDecisions(string) (uint64, <-chan struct{}) { return 0, nil }

@@ -2,6 +2,7 @@ package pd
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,35 +97,44 @@ func TestBindNow_AFailedPrefillIsNotWaitedFor(t *testing.T) {
 }
 
 // Those that wait together are bound in one look: each after the first is to see what that
-// one's server will hold.
+// one's server will hold, by its tokens and where none are known by its text.
 func TestDecider_SiblingsGoWhereTheirPrefixIsBeingComputed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newTestFleet(t, 4, testPrompt(64))
-		d := newTestDecider(f)
-		var waiting []*waiter
-		for _, prompt := range siblings(16) {
-			waiting = append(waiting, f.waits(d, prompt, testModel))
+	for name, byText := range map[string]bool{"tokens are known": false, "text is known": true} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { testSiblingsWaitTogether(t, byText) }) })
+	}
+}
+
+func testSiblingsWaitTogether(t *testing.T, byText bool) {
+	f := newTestFleet(t, 4, testPrompt(64))
+	d := newTestDecider(f)
+	var waiting []*waiter
+	for i, prompt := range siblings(16) {
+		w := f.waits(d, prompt, testModel)
+		if byText {
+			text := slices.Concat(chunksOf("shared", 20_000/senttext.ChunkTokens), chunksOf(strings.Repeat("own", i+1), 5))
+			w.request.prefix.tokens, w.request.prefix.known = tokens.Tokens{Chunks: text, Mode: tokens.Engine}, false
 		}
-		var servers []string
-		for deadline := time.Now().Add(time.Minute); len(servers) < len(waiting) && time.Now().Before(deadline); {
-			again := d.decide(time.Now())
-			for _, w := range waiting {
-				select {
-				case g := <-w.done:
-					if g.err != nil {
-						t.Fatal(g.err)
-					}
-					servers = append(servers, g.b.chosen.Prefill)
-					time.AfterFunc(g.b.chosen.Terms.Queue+g.b.chosen.Terms.Prefill, g.b.release)
-				default:
+		waiting = append(waiting, w)
+	}
+	var servers []string
+	for deadline := time.Now().Add(time.Minute); len(servers) < len(waiting) && time.Now().Before(deadline); {
+		again := d.decide(time.Now())
+		for _, w := range waiting {
+			select {
+			case g := <-w.done:
+				if g.err != nil {
+					t.Fatal(g.err)
 				}
+				servers = append(servers, g.b.chosen.Prefill)
+				time.AfterFunc(g.b.chosen.Terms.Queue+g.b.chosen.Terms.Prefill, g.b.release)
+			default:
 			}
-			time.Sleep(max(again, time.Millisecond))
 		}
-		if n := distinct(servers); n > 2 {
-			t.Errorf("16 siblings compute their beginning on %d servers: %v", n, servers)
-		}
-	})
+		time.Sleep(max(again, time.Millisecond))
+	}
+	if n := distinct(servers); n > 2 || len(servers) < len(waiting) {
+		t.Errorf("%d siblings compute their beginning on %d servers: %v", len(servers), n, servers)
+	}
 }
 
 // chunksOf are n chunks of one text.

@@ -119,7 +119,9 @@ func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
 	defer b.decode.Release()
 	server := b.decode.Server()
 	var broken *BrokenStreamError
+	defer b.span.End()
 	if errors.As(r.Err, &broken) {
+		b.span.Fail("broken_stream", broken.Status, broken)
 		b.decode.RecordBrokenStream(broken)
 		o.Metrics.brokenAfter.WithLabelValues(server.ID()).Inc()
 		o.Log.Error("stream broke", "request_id", st.req.ID, "server", server.ID(), "error", broken.Err.Error())

@@ -10,6 +10,8 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
+	"github.com/tandem-gateway/tandem/pd/histogram"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -53,7 +55,7 @@ func (a streamedAnswer) decode(ctx context.Context, st *requestState, b *binding
 	if resp.StatusCode != http.StatusOK || !isEventStream(resp) {
 		return nil, notAStream(legCtx, leg, server, resp)
 	}
-	steps := &stepSampler{o: o, server: server, itl: o.Metrics.itl.WithLabelValues(server.ID())}
+	steps := o.newStepSampler(server, st.req.Model)
 	s := &legStream{
 		dialect: st.req.Dialect, events: api.NewEventReader(resp.Body), body: resp.Body,
 		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
@@ -68,9 +70,10 @@ func (a streamedAnswer) decode(ctx context.Context, st *requestState, b *binding
 		server.RecordNoTokenIDs()
 	}
 	open.Store(s)
-	a.recordFirst(st, b, sample, start)
+	a.recordFirst(ctx, st, b, sample, start)
 	s.onEnd = func(r StreamResult) {
 		stopWatch()
+		steps.end()
 		o.endLeg(st, b, r)
 	}
 	answering = true
@@ -101,19 +104,23 @@ func (a streamedAnswer) fromPrefill(ctx context.Context, st *requestState, b *bi
 		cancel(nil)
 		return nil, &LegError{Leg: PrefillLeg, Server: from, Kind: Broken, Err: err}
 	}
-	a.measureFirst(st, b, time.Now())
+	a.measureFirst(ctx, st, b, time.Now())
 	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s, Prefill: from}, nil
 }
 
 // recordFirst records that the first content event of decode's leg, which was sent at start, is
 // there.
-func (a streamedAnswer) recordFirst(st *requestState, b *binding, sample *transferSample, start time.Time) {
+func (a streamedAnswer) recordFirst(ctx context.Context, st *requestState, b *binding, sample *transferSample, start time.Time) {
 	b.decode.RecordResult(nil)
 	b.confirmPrediction()
 	now := time.Now()
-	a.o.Metrics.firstEvent.WithLabelValues(b.decode.Server().ID()).Observe(now.Sub(start).Seconds())
+	b.span.RecordFirst(now)
+	a.o.Metrics.firstEvent.Observe(ctx, st.req.Model, b.decode.Server().ID(), now.Sub(start))
+	if b.choice.Measured.Prefill > 0 {
+		b.choice.Measured.Transfer = now.Sub(start)
+	}
 	if !b.handoff.GoesOn() {
-		a.measureFirst(st, b, now)
+		a.measureFirst(ctx, st, b, now)
 	}
 	switch {
 	case b.handoff != nil:
@@ -123,25 +130,28 @@ func (a streamedAnswer) recordFirst(st *requestState, b *binding, sample *transf
 		held := min(b.cachedTokens, st.req.PromptTokens-1)
 		b.decode.EndLocalPrefill(st.req.PromptTokens-held, held)
 	}
-	sample.first(now.Sub(start), now)
-	if b.choice.Measured.Prefill > 0 {
-		b.choice.Measured.Transfer = now.Sub(start)
+	if sample.transfer != nil && !computesPrompts(sample.server, now) {
+		a.o.Metrics.choices.ObserveTransfer(ctx, st.req.Model, &b.chosen.Terms, sample.bytes, now.Sub(start))
 	}
+	sample.first(now.Sub(start), now)
 }
 
 // measureFirst measures when the first token of an answer was there.
-func (a streamedAnswer) measureFirst(st *requestState, b *binding, now time.Time) {
+func (a streamedAnswer) measureFirst(ctx context.Context, st *requestState, b *binding, now time.Time) {
 	b.choice.Measured.FirstToken = now.Sub(st.boundAt)
 	if !st.bind.continues {
-		a.o.Metrics.ttft.WithLabelValues(st.req.Model).Observe(now.Sub(st.bind.arrived).Seconds())
+		histogram.Observe(ctx, a.o.Metrics.ttft.WithLabelValues(st.req.Model), now.Sub(st.bind.arrived).Seconds())
+		a.o.recordFirstToken(st, b, now)
+		a.o.evaluateChoice(ctx, st, b)
+		st.span.RecordFirst(st.firstChoice(), now.Sub(st.bind.arrived))
 	}
 }
 
 // begin is a stream of prefill's token alone. The leg of decode is sent when that has been
 // taken, which the relay does at once (Stream.behind).
-func (a streamedAnswer) begin(st *requestState, b *binding) *Answer {
+func (a streamedAnswer) begin(ctx context.Context, st *requestState, b *binding) *Answer {
 	o := a.o
-	a.measureFirst(st, b, time.Now())
+	a.measureFirst(ctx, st, b, time.Now())
 	st.servedBy = b.decode.Server().ID()
 	s := &legStream{
 		events: api.NewEventReader(http.NoBody), body: http.NoBody, cancel: func(error) {}, idle: time.AfterFunc(time.Hour, func() {}),
@@ -170,6 +180,7 @@ func (a streamedAnswer) behind(ctx context.Context, st *requestState, b *binding
 	failed := o.decodeWith(ctx, st, b)
 	switch {
 	case failed == nil:
+		st.dropText(b)
 		return b.answer.leg, nil
 	case failed.Kind == Gone:
 		return nil, context.Cause(ctx)
@@ -196,13 +207,16 @@ func (a streamedAnswer) relay(ctx context.Context, st *requestState, b *binding)
 	if st.transcript != nil && o.Config.ContinueStreams {
 		answer.Stream.continueOn = func(broken *BrokenStreamError) (*Stream, []byte, error) { return o.continueStream(ctx, st, broken) }
 	}
+	if !b.handoff.GoesOn() {
+		st.dropText(b)
+	}
 	st.streams = true
 }
 
 // notAStream judges an answer that should have been an event stream.
 func notAStream(ctx context.Context, leg Leg, server *pools.Server, resp *http.Response) *LegError {
 	defer func() { _ = resp.Body.Close() }()
-	body, err := readAnswer(resp)
+	body, err := enginehttp.ReadAnswer(resp)
 	if err != nil {
 		return failedSend(ctx, leg, server.ID(), err)
 	}

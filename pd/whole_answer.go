@@ -19,7 +19,7 @@ type answerForm interface {
 	fromPrefill(ctx context.Context, st *requestState, b *binding, data []byte) (*Answer, *LegError)
 	// begin is the answer as far as prefill's token, behind which decode goes on; nil: it is not
 	// relayed before it is whole.
-	begin(st *requestState, b *binding) *Answer
+	begin(ctx context.Context, st *requestState, b *binding) *Answer
 	// relay hands the answer over to its reader.
 	relay(ctx context.Context, st *requestState, b *binding)
 }
@@ -84,6 +84,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	o.countAnswer(st, usage, b.prefillCached(usage), 0)
 	st.measureUsage(b, usage, b.prefillCached(usage))
 	o.Binder.learnOutput(st, usage)
+	o.evaluateChoice(ctx, st, b)
 	b.decode.Release()
 	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: clean, Usage: usage}, nil
 }
@@ -96,7 +97,7 @@ func (a wholeAnswer) fromPrefill(_ context.Context, st *requestState, b *binding
 	return &Answer{Status: http.StatusOK, ContentType: "application/json", Body: data, Usage: usage, Prefill: b.handoff.From.ID()}, nil
 }
 
-func (a wholeAnswer) begin(*requestState, *binding) *Answer { return nil }
+func (a wholeAnswer) begin(context.Context, *requestState, *binding) *Answer { return nil }
 
 // relay has nothing left to do: the answer is complete.
 func (a wholeAnswer) relay(context.Context, *requestState, *binding) {}

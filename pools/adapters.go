@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -140,6 +142,7 @@ func (s *Server) Serves(model string, now time.Time) bool {
 func (s *Server) RecordAdapterLoad(a Adapter, base Model, took time.Duration) {
 	s.loadRequests.loaded.Add(1)
 	s.fleet.recordAdapterLoadTime(took)
+	s.fleet.adapterUse.recordLoad(took)
 	s.changeModels(func(models []Model) []Model { // a probe may have found it first
 		return append(slices.DeleteFunc(models, func(m Model) bool { return m.ID == a.Name }), a.asModel(base))
 	})
@@ -180,4 +183,28 @@ func (f *Fleet) recordAdapterLoadTime(took time.Duration) {
 			return
 		}
 	}
+}
+
+// adapterUse counts, for all servers together, what the directory's adapters cost requests: legs that
+// found the adapter on their server and those that it had to be loaded for, and loads that succeeded
+// with the time that all of them took.
+type adapterUse struct {
+	hits, misses atomic.Uint64
+
+	mu       sync.Mutex // guards the rest
+	loads    uint64
+	loadTime time.Duration
+}
+
+func (u *adapterUse) recordLoad(took time.Duration) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.loads++
+	u.loadTime += took
+}
+
+func (u *adapterUse) readLoads() (loads uint64, took time.Duration) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.loads, u.loadTime
 }

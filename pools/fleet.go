@@ -30,7 +30,8 @@ type Fleet struct {
 	snapshot    atomic.Pointer[[]*Server]
 	replicas    atomic.Pointer[ReplicaWork] // nil while work is not shared
 	adapterLoad atomic.Int64                // ns that loading an adapter took lately; 0 is unknown
-	worked      chan struct{}               // own work has changed
+	adapterUse  adapterUse
+	worked      chan struct{} // own work has changed
 	changed     changes
 	states      changes // of servers' states
 	missing     missing

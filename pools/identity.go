@@ -17,6 +17,8 @@ type Identity struct {
 	BlockTokens string `json:"block_tokens,omitempty"` // tokens of a KV block, as it writes them
 	KVType      string `json:"kv_type,omitempty"`      // of the numbers in the KV, as it was set: auto, fp8_e5m2
 	KVPort      int    `json:"kv_port,omitempty"`      // where other engines reach its KV; 0: not reported
+
+	Publisher Publisher `json:"publisher,omitzero"` // where it says that it publishes KV events and load
 }
 
 // IsSince reports whether the version, such as 0.32.1rc1+cu130, is of a release or later.
@@ -86,6 +88,15 @@ func (l *serverState) Identified() bool { return l.capabilities.identity.Load().
 // Connector returns how decode obtains the KV: as configured, else as the engine reports.
 func (s *Server) Connector() string {
 	return cmp.Or(s.Spec.Connector, s.Identity().Connector, defaultConnector)
+}
+
+// Store names the KV store outside the engines that the server shares with those of the same name,
+// "" where it has none that is known of. Servers whose connector is such a store share one.
+func (s *Server) Store() string {
+	if s.Spec.Store == "" && s.Connector() == "store" {
+		return "store"
+	}
+	return s.Spec.Store
 }
 
 // RecordCachedTokens remembers that the engine reports cached tokens.

@@ -37,8 +37,11 @@ func exposed(t *testing.T, f *Fleet) string {
 				labels = append(labels, l.GetName()+"="+l.GetValue())
 			}
 			v := m.GetGauge().GetValue()
-			if family.GetType() == dto.MetricType_COUNTER {
+			switch family.GetType() {
+			case dto.MetricType_COUNTER:
 				v = m.GetCounter().GetValue()
+			case dto.MetricType_SUMMARY:
+				v = m.GetSummary().GetSampleSum()
 			}
 			lines = append(lines, fmt.Sprintf("%s{%s} %v", family.GetName(), strings.Join(labels, ","), v))
 		}
@@ -63,6 +66,9 @@ func TestCollector_ShowsTheFleet(t *testing.T) {
 		d1.RecordAdapterLoad(Adapter{Name: "law"}, Model{ID: "m"}, time.Second)
 		d1.RecordAdapterLoad(Adapter{Name: "law"}, Model{ID: "m"}, time.Second)
 		d1.RecordAdapterUnload()
+		adapted := claim(t, d1, Decode, curve.Work{})
+		adapted.Prepare("law") // it has it
+		adapted.Release()
 		for range 3 {
 			d1.RecordFailedAdapterLoad()
 		}
@@ -72,7 +78,7 @@ func TestCollector_ShowsTheFleet(t *testing.T) {
 		both.BeginProbeRequest(Prefill, time.Now()).End(nil, time.Now())
 		both.BeginProbeRequest(Prefill, time.Now()).End(nil, time.Now())
 		both.BeginProbeRequest(Prefill, time.Now()).End(breaker.ErrWrongAnswer, time.Now())
-		both.RecordORCA(http.Header{load.ORCAHeader: {"TEXT num_requests_waiting=7"}}, time.Now())
+		both.RecordORCA(http.Header{load.ORCAHeader: {"TEXT num_requests_waiting=7, num_requests_running=2, kv_cache_usage_perc=0.5, max_token_capacity=9000"}}, time.Now())
 		both.RecordORCA(http.Header{load.ORCAHeader: {"TEXT nonsense"}}, time.Now())
 		both.RecordORCA(http.Header{load.ORCAHeader: {"TEXT nonsense"}}, time.Now())
 		claim(t, d1, Decode, curve.Work{Tokens: 100})
@@ -110,8 +116,8 @@ func TestCollector_ShowsPairsAndPanic(t *testing.T) {
 		}
 		expect("all that decode are ejected", "tandem_pool_panic{model=m,role=decode} 1", "tandem_pool_panic{model=m,role=prefill} 0",
 			"tandem_breaker_would_eject{leg=decode,server=10.0.2.1:1} 1", "tandem_breaker_would_eject{leg=decode,server=10.0.2.2:1} 1",
-			"tandem_breaker_would_eject{leg=prefill,server=10.0.1.1:1} 0", "tandem_breaker_state{leg=decode,server=10.0.2.1:1,state=open} 1")
+			"tandem_breaker_would_eject{leg=prefill,server=10.0.1.1:1} 0", "tandem_breaker_state{leg=decode,server=10.0.2.1:1} 2")
 		time.Sleep(2 * time.Second)
-		expect("after the ejection", "tandem_breaker_state{leg=decode,server=10.0.2.1:1,state=half_open} 1", "tandem_breaker_state{leg=decode,server=10.0.2.1:1,state=open} 0")
+		expect("after the ejection", "tandem_breaker_state{leg=decode,server=10.0.2.1:1} 1")
 	})
 }

@@ -58,8 +58,10 @@ func (l *Lease) loadAdapter(model string) (await func(context.Context) error) {
 	loaded, err := s.loadRequests.take(model, s.health.Load().Serves(model), time.Now())
 	l.adapter = model
 	if loaded == nil && err == nil {
+		s.fleet.adapterUse.hits.Add(1)
 		return nil
 	}
+	s.fleet.adapterUse.misses.Add(1)
 	return func(ctx context.Context) error {
 		if err != nil {
 			return err

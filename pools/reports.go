@@ -2,6 +2,7 @@ package pools
 
 import (
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,8 +15,35 @@ import (
 type engineLoad struct {
 	scraped  atomic.Pointer[load.Load]
 	reported atomic.Pointer[load.Load] // by ORCA
-	reports  struct{ read, unreadable atomic.Uint64 }
+	pushed   pushedRanks
+	reports  reportCounts  // ORCA
+	pushes   reportCounts  // SGLang's pushed load
 	maxAge   time.Duration // load older than this is not believed
+}
+
+// reportCounts are how many reports of load came, and how many of them could not be read.
+type reportCounts struct{ read, unreadable atomic.Uint64 }
+
+// pushedRanks is what the ranks of an engine pushed last.
+type pushedRanks struct {
+	mu     sync.Mutex
+	byRank []load.Load // zero of one that was not heard yet
+}
+
+// take keeps a rank's load, and returns that of all of so many, false while one was not heard for too long.
+func (p *pushedRanks) take(rank, of int, l load.Load, maxAge time.Duration) (load.Load, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.byRank) != of {
+		p.byRank = make([]load.Load, of)
+	}
+	p.byRank[rank] = l
+	for i := range p.byRank {
+		if at := p.byRank[i].At; at.IsZero() || l.At.Sub(at) > maxAge {
+			return load.Load{}, false
+		}
+	}
+	return load.SumOfRanks(p.byRank), true
 }
 
 // Load returns what the engine reported last; its zero value is all unknown. What an
@@ -57,8 +85,27 @@ func (s *Server) recordReport(report *orca.OrcaLoadReport, now time.Time) {
 		return
 	}
 	load.At = now
-	own := s.InFlight(Prefill, now).Plus(s.InFlight(Decode, now))
-	load.External = load.Beside(own.Requests, own.Tokens)
-	s.reported.Store(&load)
+	s.setReported(load)
 	s.reports.read.Add(1)
+}
+
+// setReported makes what an engine told of its own accord the load of the server.
+func (s *Server) setReported(l load.Load) {
+	own := s.InFlight(Prefill, l.At).Plus(s.InFlight(Decode, l.At))
+	l.External = l.Beside(own.Requests, own.Tokens)
+	s.reported.Store(&l)
+}
+
+// RecordPushedLoad takes in the load that one of so many ranks pushed, or that it could not be read.
+// It is the server's once all have pushed theirs.
+func (s *Server) RecordPushedLoad(rank, of int, pushed load.Load, err error, now time.Time) {
+	if err != nil {
+		s.pushes.unreadable.Add(1)
+		return
+	}
+	s.pushes.read.Add(1)
+	pushed.At = now
+	if all, ok := s.pushed.take(rank, of, pushed, s.maxAge); ok {
+		s.setReported(all)
+	}
 }

@@ -18,6 +18,7 @@ type Spec struct {
 	KVAddress string // host:port where other engines reach its KV; empty: see Server.KVHostPort
 	Weights   string // version of the weights; servers of different ones are not paired
 	Layout    string // likewise whatever else the KV depends on: engine version, dtype
+	Store     string // KV store outside the engines that it shares with the servers of the same name; empty: see Server.Store
 	Native    bool   // it speaks SGLang's own API, /generate
 	Group     string // servers of one step in lockstep; empty: it steps by itself
 	Unit      string // what is scaled: its servers come and go together; empty: the address

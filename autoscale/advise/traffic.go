@@ -35,9 +35,18 @@ const blockTokens = 512
 // maxLine bounds one row: a million block ids of seven digits.
 const maxLine = 8 << 20
 
-// row is a line of a log: of Mooncake's traces, or of an access log with the names of
+// Row is a request of a log, with the blocks of its prompt where the log has them: each of 512 tokens,
+// and chained to all blocks before it.
+type Row struct {
+	At     time.Duration // since the first row
+	Prompt int           // tokens
+	Output int           // tokens
+	Blocks []uint64
+}
+
+// line is a line of a log: of Mooncake's traces, or of an access log with the names of
 // OpenAI's usage.
-type row struct {
+type line struct {
 	Stamp  int64     `json:"timestamp"` // milliseconds
 	Time   time.Time `json:"time"`      // RFC 3339, in its place
 	Input  int       `json:"input_length"`
@@ -47,51 +56,62 @@ type row struct {
 	Blocks []uint64  `json:"hash_ids"`
 }
 
-// at is the row's time since 1970.
-func (r *row) at() time.Duration {
-	if r.Time.IsZero() {
-		return time.Duration(r.Stamp) * time.Millisecond
+// at is the line's time since 1970.
+func (l *line) at() time.Duration {
+	if l.Time.IsZero() {
+		return time.Duration(l.Stamp) * time.Millisecond
 	}
-	return time.Duration(r.Time.UnixNano())
+	return time.Duration(l.Time.UnixNano())
 }
 
-// Read reads JSON lines: Mooncake's format, or an access log whose lines have the time
-// and the tokens of a request. Lines may be in any order, as requests end. A line without
-// tokens is a request that got no answer, and is counted and left out.
-func Read(r io.Reader) (*Traffic, error) {
+// ReadRows reads JSON lines: Mooncake's format, or an access log whose lines have the time
+// and the tokens of a request. Lines may be in any order, as requests end; rows are in order of time.
+// A line without tokens is a request that got no answer, and is counted and left out.
+func ReadRows(r io.Reader) (rows []Row, leftOut int, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)
-	t := &Traffic{}
-	var rows []row
 	for n := 1; lines.Scan(); n++ {
 		if len(lines.Bytes()) == 0 {
 			continue
 		}
-		var line row
-		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
-			return nil, fmt.Errorf("line %d: %w", n, err)
+		var l line
+		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+			return nil, 0, fmt.Errorf("line %d: %w", n, err)
 		}
-		line.Input, line.Length = cmp.Or(line.Input, line.Prompt), cmp.Or(line.Length, line.Answer)
+		row := Row{At: l.at(), Prompt: cmp.Or(l.Input, l.Prompt), Output: cmp.Or(l.Length, l.Answer), Blocks: l.Blocks}
 		switch {
-		case line.Input < 0 || line.Length < 0:
-			return nil, fmt.Errorf("line %d: tokens are negative", n)
-		case line.Input == 0 || line.Length == 0:
-			t.LeftOut++
+		case row.Prompt < 0 || row.Output < 0:
+			return nil, 0, fmt.Errorf("line %d: tokens are negative", n)
+		case row.Prompt == 0 || row.Output == 0:
+			leftOut++
 		default:
-			rows = append(rows, line)
+			rows = append(rows, row)
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if len(rows) == 0 {
-		return nil, errors.New("no requests with tokens in it")
+		return nil, 0, errors.New("no requests with tokens in it")
 	}
-	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a.at(), b.at()) })
-	seen := make(map[uint64]bool)
+	slices.SortStableFunc(rows, func(a, b Row) int { return cmp.Compare(a.At, b.At) })
+	first := rows[0].At
 	for i := range rows {
-		r := &rows[i]
-		t.Requests = append(t.Requests, Request{At: r.at() - rows[0].at(), Prompt: r.Input, Uncached: uncached(r.Input, r.Blocks, seen), Output: r.Length})
+		rows[i].At -= first
+	}
+	return rows, leftOut, nil
+}
+
+// Read reads what ReadRows does, and what of each prompt an unbounded cache does not hold.
+func Read(r io.Reader) (*Traffic, error) {
+	rows, leftOut, err := ReadRows(r)
+	if err != nil {
+		return nil, err
+	}
+	t := &Traffic{LeftOut: leftOut}
+	seen := make(map[uint64]bool)
+	for _, r := range rows {
+		t.Requests = append(t.Requests, Request{At: r.At, Prompt: r.Prompt, Uncached: uncached(r.Prompt, r.Blocks, seen), Output: r.Output})
 		t.Prefixes = t.Prefixes || len(r.Blocks) > 0
 	}
 	return t, nil

@@ -13,7 +13,7 @@ var (
 		"Of these, servers of one kind of hardware, where it is chosen. Absent when unknown or stale.", []string{"model", "role", "variant"}, nil)
 	sizeDesc = prometheus.NewDesc("tandem_desired_engine_ranks",
 		"Data-parallel ranks that each engine of the pool should have, where they grow in place.", []string{"model", "role"}, nil)
-	heldDesc = prometheus.NewDesc("tandem_held_requests",
+	heldDesc = prometheus.NewDesc("tandem_pool_waiting_for_capacity_requests",
 		"Requests that wait because the pool has no server.", []string{"model", "role"}, nil)
 	decisionDesc = prometheus.NewDesc("tandem_scaling_decision",
 		"1 for what decided about the pool's desired replicas.", []string{"model", "role", "reason"}, nil)

@@ -72,13 +72,13 @@ func TestCollect_LeavesOutWhatIsStale(t *testing.T) {
 # HELP tandem_desired_replicas Servers that the pool should have. Absent when unknown or stale.
 # TYPE tandem_desired_replicas gauge
 tandem_desired_replicas{model="m",role="decode"} 7
-# HELP tandem_held_requests Requests that wait because the pool has no server.
-# TYPE tandem_held_requests gauge
-tandem_held_requests{model="m",role="decode"} 1
+# HELP tandem_pool_waiting_for_capacity_requests Requests that wait because the pool has no server.
+# TYPE tandem_pool_waiting_for_capacity_requests gauge
+tandem_pool_waiting_for_capacity_requests{model="m",role="decode"} 1
 # HELP tandem_scaling_decision 1 for what decided about the pool's desired replicas.
 # TYPE tandem_scaling_decision gauge
 tandem_scaling_decision{model="m",reason="demand",role="decode"} 1
-`), "tandem_desired_replicas", "tandem_held_requests", "tandem_scaling_decision")
+`), "tandem_desired_replicas", "tandem_pool_waiting_for_capacity_requests", "tandem_scaling_decision")
 	if err != nil {
 		t.Error(err)
 	}

@@ -27,8 +27,15 @@ func demoCommand() *cobra.Command {
 their own and a gateway in front of them, send one streamed chat completion
 through it, and stay up until Ctrl-C. The engines compute no language model, but
 they keep and hand over a KV cache as real ones do: an answer comes out right
-only if the hand-off was.`,
-		Args: cobra.NoArgs,
+only if the hand-off was.
+
+With --with it also starts real servers of other projects that are on the PATH
+(redis-server, prometheus, jaeger of version 2), each at a free port: the gateway
+uses the Redis, Prometheus scrapes gateway and engines with the rules of
+deploy/alerts, Jaeger receives a trace of each request. They end with the demo, and
+keep nothing.`,
+		Example: "  tandem-lab demo\n  tandem-lab demo --with redis,prometheus,jaeger",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d.out = cmd.OutOrStdout()
 			var err error
@@ -41,21 +48,39 @@ only if the hand-off was.`,
 	cmd.Flags().StringVar(&d.listen, "listen", d.listen, "`address` for OpenAI clients")
 	cmd.Flags().StringVar(&d.admin, "admin", d.admin, "`address` for metrics, readiness and decisions")
 	cmd.Flags().StringVar(&d.otlp, "otlp-endpoint", "", "`URL` of an OTLP/HTTP collector for traces")
+	cmd.Flags().StringSliceVar(&d.with, "with", nil, "`servers` to start beside it: "+strings.Join(serviceNames(), ", "))
+	cmd.Flags().BoolVar(&d.trace, "trace", false, "print the trace of a request whose servers fail")
 	cmd.Flags().BoolVar(&d.once, "once", false, "end after the first answer")
+	cmd.MarkFlagsMutuallyExclusive("trace", "otlp-endpoint")
 	return cmd
 }
 
 // demo is a small cluster on one machine.
 type demo struct {
 	listen, admin, otlp string
-	engine              string // the program whose command engine is started
+	with                []string // names of services
+	engine              string   // the program whose command engine is started
 	once                bool
+	trace               bool           // print one
+	collector           *spanCollector // nil where none is printed
 	out                 io.Writer
 }
 
 func (d *demo) print(format string, args ...any) { _, _ = fmt.Fprintf(d.out, format+"\n", args...) }
 
 func (d *demo) run(ctx context.Context) (err error) {
+	if d.trace {
+		if d.collector, err = startSpanCollector(); err != nil {
+			return err
+		}
+		defer d.collector.close()
+		d.otlp = d.collector.url
+	}
+	services, err := findServices(d.with, d.otlp)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, services.stop()) }()
 	engines, err := startEngines(d.engine, d.out)
 	defer func() { err = errors.Join(err, engines.stop()) }()
 	if err != nil {
@@ -66,6 +91,9 @@ func (d *demo) run(ctx context.Context) (err error) {
 		servers = append(servers, discovery.Entry{URL: "http://" + e.addr, Role: e.role.String(), Rack: fmt.Sprintf("rack-%d", i%2), Events: e.events, Replay: e.replay})
 	}
 	settings := map[string]string{"listen": d.listen, "admin": d.admin, "otlp-endpoint": d.otlp, "expose-pair": "true"}
+	if err := services.startUsed(ctx, settings); err != nil {
+		return err
+	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	n, err := serving.New(ctx, settings, servers, log)
 	if err != nil {
@@ -77,7 +105,11 @@ func (d *demo) run(ctx context.Context) (err error) {
 	go func() { stopped <- n.Run(running) }()
 	d.print("gateway   http://%s   admin http://%s", n.ClientAddr(), n.AdminAddr())
 
-	if err := d.show(ctx, n, len(engines)); err != nil {
+	err = services.startPrometheus(ctx, n.AdminAddr().String(), engines)
+	if err == nil {
+		err = d.show(ctx, n, len(engines), services)
+	}
+	if err != nil {
 		stop()
 		return errors.Join(err, <-stopped)
 	}
@@ -108,28 +140,38 @@ func (d *demo) showOne(ctx context.Context, base, what, question string, outputT
 	return answer, nil
 }
 
+// demoOutputTokens are asked for by each request.
+const demoOutputTokens = 80
+
 // readyTime is how long the engines may take to start.
 const readyTime = time.Minute
 
 // show waits for the engines, sends a short and a long prompt, and prints what came of them.
-func (d *demo) show(ctx context.Context, n *serving.Node, engines int) error {
+func (d *demo) show(ctx context.Context, n *serving.Node, engines int, services *services) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()
 	if err := n.AwaitServers(ctx, engines); err != nil {
 		return err
 	}
 	base := "http://" + n.ClientAddr().String()
-	const outputTokens = 80
-	if from, pays := n.PairPaysFrom(demoModel, outputTokens); pays {
+	if from, pays := n.PairPaysFrom(demoModel, demoOutputTokens); pays {
 		d.print("\nA prompt of fewer than %d tokens runs on decode alone here while servers are idle: a second\nleg and the transfer of its KV would cost more than the time that decode loses by computing it.", from)
 	}
-	if _, err := d.showOne(ctx, base, "a short prompt", "What is a tandem?", outputTokens); err != nil {
+	if _, err := d.showOne(ctx, base, "a short prompt", "What is a tandem?", demoOutputTokens); err != nil {
 		return err
 	}
 	story := "Here is a story. " + strings.Repeat("Two riders on one bicycle must pedal together or not at all. ", 180) + "What is it about?"
-	answer, err := d.showOne(ctx, base, "a long prompt", story, outputTokens)
+	answer, err := d.showOne(ctx, base, "a long prompt", story, demoOutputTokens)
 	if err != nil {
 		return err
+	}
+	if err := services.show(ctx, d.print, answer.header.Get("X-Request-Id")); err != nil {
+		return err
+	}
+	if d.trace {
+		if err := d.showTrace(ctx, base, story, answer); err != nil {
+			return err
+		}
 	}
 	d.print("\nwhy this pair:\n  bin/tandem explain %s --admin http://%s", answer.header.Get("X-Request-Id"), n.AdminAddr())
 	d.print("try it yourself:\n  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{\"model\":\"%s\",\"stream\":true,\"max_tokens\":40,\"messages\":[{\"role\":\"user\",\"content\":\"Tell me of two riders on one bicycle, where they went, what they saw, and how they came home.\"}]}'", base, demoModel)

@@ -27,6 +27,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/histogram"
 	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
@@ -53,9 +54,18 @@ func docsCommand() *cobra.Command {
 }
 
 func docs(dir string, check bool, out io.Writer) error {
+	page, err := os.ReadFile(filepath.Join(dir, "pair.md"))
+	if err != nil {
+		return err
+	}
+	picture, err := pairPicture(string(page))
+	if err != nil {
+		return err
+	}
 	for name, content := range map[string]string{
 		"configuration.md": configurationDoc(),
 		"metrics.md":       metricsDoc(),
+		"pair.svg":         picture,
 	} {
 		path := filepath.Join(dir, name)
 		if !check {
@@ -113,6 +123,7 @@ Each entry of prefill, decode and both is a URL, or an object:
 | native | true: it speaks SGLang's own API, and /generate is open to clients, with the fields that are known to be harmless |
 | group | a name that servers share which step in lockstep (wide expert parallelism): they fail and drain together, and a step takes as long as on the slowest |
 | weights | version of the weights; servers of different ones are never paired |
+| store | name of a KV store outside the engines (Mooncake's, LMCache's, a file system) that it puts blocks into: what is there counts for all servers of that name ([locality](locality.md#shared-stores)); those of connector store share one without a name |
 | layout | whatever else the KV depends on (engine version, block size, dtype, parallel layout); likewise |
 | variant | kind of hardware, such as h100, where scaling must distinguish it: see [autoscaling](autoscaling.md) |
 | elastic | true: the engine grows in place (elastic expert parallelism), so that a size is wanted of it and no count |
@@ -137,11 +148,11 @@ func metricsDoc() string {
 	fleet := pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler))
 	queue := queue.New(queue.Default())
 	var recorded recorder
-	recorded.MustRegister(version.Collector(), fleet.Collector(), replicas.NewExchange(fleet, nil, "", "", nil), &kube.Cluster{}, keda.NewPublishedTargets(0),
+	recorded.MustRegister(version.Collector(), version.TargetInfo(""), fleet.Collector(), replicas.NewExchange(fleet, nil, "", "", nil), &kube.Cluster{}, keda.NewPublishedTargets(0),
 		autoscale.NewScaler(autoscale.DefaultConfig(), fleet, demand.NewMeter(time.Now), nil, nil))
-	pd.NewMetrics(&recorded, queue, retry.NewQuarantine())
+	pd.NewMetrics(&recorded, histogram.Config{}, queue, retry.NewQuarantine())
 	leader.NewMetrics(&recorded)
-	gateway.NewMetrics(&recorded)
+	gateway.NewMetrics(&recorded, histogram.Config{})
 	tokens.NewMetrics(&recorded)
 	index, err := kvstate.New(kvstate.Default())
 	if err != nil {
@@ -162,7 +173,7 @@ func metricsDoc() string {
 	}
 	slices.Sort(rows)
 	return "# Metrics\n\nServed as Prometheus text on the admin port at /metrics, beside Go's own. Times are in\nseconds. Labels are bounded by the configuration.\n\nThis page is generated: bin/tandem-lab docs.\n\n| metric | labels | meaning |\n|---|---|---|\n" +
-		strings.Join(rows, "\n") + "\n"
+		strings.Join(rows, "\n") + "\n" + renamedMetrics
 }
 
 // recorder is a registry that only notes what is registered.

@@ -26,6 +26,10 @@ prompt tokens that the server counted, how many of them it had cached, and with
 how many of them an earlier prompt of the run had begun: what perfect knowledge
 would have found in caches without limit.
 
+ITL is each gap between two content events of a stream, as vLLM's own benchmark has
+it; TPOT is an answer's mean time for each token after the first. AIPerf and GenAI-Perf
+call that mean inter-token latency: their ITL is to be compared with TPOT here.
+
 With --turns N an arrival asks the next question of a conversation whose last
 answer is at least --think-time old, or opens a new conversation. --rps counts
 requests, not conversations.

@@ -20,6 +20,7 @@ func rootCommand() *cobra.Command {
 		liveCommand(), agentsCommand(),
 		chaosCommand(),
 		overloadCommand(),
+		benchProxyCommand(), benchEnginesCommand(), profileCommand(),
 		soakCommand(),
 		mutateCommand(),
 		docsCommand(),

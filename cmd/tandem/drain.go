@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,11 +42,36 @@ Gateways that share a Redis all do so, also those that start later.`,
 			return awaitDrained(cmd.Context(), admin, args[0], cmd.OutOrStdout())
 		},
 	}
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, given []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if len(given) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return serverNames(cmd.Context(), admin, begun), cobra.ShellCompDirectiveNoFileComp
+	}
 	admin.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&undo, "undo", false, "send it requests again")
 	cmd.Flags().BoolVar(&wait, "wait", false, "end when it has no request any more; interrupt it to stop waiting")
 	cmd.MarkFlagsMutuallyExclusive("undo", "wait")
 	return cmd
+}
+
+// completionTime is how long somebody who asks a shell to complete a name waits for the gateway.
+const completionTime = time.Second
+
+// serverNames are those of the gateway's servers that begin so, none where it does not answer.
+func serverNames(ctx context.Context, admin adminport.Port, begun string) (names []string) {
+	ctx, cancel := context.WithTimeout(ctx, completionTime)
+	defer cancel()
+	var servers []gateway.ServerStatus
+	if err := admin.Get(ctx, "/debug/servers", &servers); err != nil {
+		return nil
+	}
+	for _, s := range servers {
+		if strings.HasPrefix(s.ID, begun) {
+			names = append(names, s.ID)
+		}
+	}
+	return names
 }
 
 // drainPoll is the time between two looks at a server that drains.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"time"
+
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-gateway/tandem/cmd/internal/adminport"
@@ -9,17 +11,30 @@ import (
 
 func explainCommand() *cobra.Command {
 	var admin adminport.Port
-	var wide, asJSON bool
+	var wide, asJSON, all bool
+	var since time.Duration
+	var limit int
 	cmd := &cobra.Command{
-		Use:   "explain REQUEST-ID",
+		Use:   "explain REQUEST-ID | --all",
 		Short: "Say why a request went to the servers it went to",
 		Long: `Say why a request went to the servers it went to: every alternative of each
 attempt with the parts of its predicted cost, in milliseconds, cheapest first,
 and what was measured beside what was predicted.
-The request id is what the answer carried in x-request-id.`,
-		Example: "  tandem explain req-0b9c... --admin http://127.0.0.1:8081\n  tandem explain req-0b9c... --json | jq .attempts[0].measured",
-		Args:    cobra.ExactArgs(1),
+The request id is what the answer carried in x-request-id. Any of the gateways that
+share a Redis answers for all.
+With --all it lists the last requests, a line each; with --json as well it prints a
+line of JSON each, the oldest first.`,
+		Example: "  tandem explain req-0b9c... --admin http://127.0.0.1:8081\n  tandem explain req-0b9c... --json | jq .attempts[0].measured\n  tandem explain --all --since 10m --json > log.jsonl",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if all {
+				return cobra.NoArgs(cmd, args)
+			}
+			return cobra.ExactArgs(1)(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if all {
+				return explainAll(cmd, admin, since, limit, asJSON, wide)
+			}
 			d, err := explain.Fetch(cmd.Context(), admin, args[0])
 			if err != nil {
 				return err
@@ -33,5 +48,21 @@ The request id is what the answer carried in x-request-id.`,
 	admin.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&wide, "wide", false, "print every column, and names of servers in full, however wide that is")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print all that is known, as the admin port has it")
+	cmd.Flags().BoolVar(&all, "all", false, "list the last requests of all gateways")
+	cmd.Flags().DurationVar(&since, "since", time.Hour, "with --all: requests that came within this `time`")
+	cmd.Flags().IntVar(&limit, "limit", 50, "with --all: at most so many `requests`, the newest; up to 10000")
 	return cmd
+}
+
+// explainAll lists the last requests. Gateways that do not answer are named beside.
+func explainAll(cmd *cobra.Command, admin adminport.Port, since time.Duration, limit int, asJSON, wide bool) error {
+	list, err := explain.FetchAll(cmd.Context(), admin, since, limit)
+	if err != nil {
+		return err
+	}
+	explain.PrintSilent(cmd.ErrOrStderr(), list)
+	if asJSON {
+		return explain.PrintAllJSON(cmd.OutOrStdout(), list)
+	}
+	return explain.PrintAll(cmd.OutOrStdout(), list, wide)
 }

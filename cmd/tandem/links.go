@@ -4,13 +4,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-gateway/tandem/cmd/internal/adminport"
-	"github.com/tandem-gateway/tandem/gateway"
+	"github.com/tandem-gateway/tandem/gateway/live"
 )
 
 func linksCommand() *cobra.Command {
@@ -21,11 +23,12 @@ func linksCommand() *cobra.Command {
 		Short: "Say what transfers of KV take, and which pair is slow",
 		Long: `Say what transfers of KV between servers are believed to take, by class of distance,
 and of the pairs that moved KV lately how they compare with their class, slowest first:
-as measured, and as choices take them to be.`,
+as measured, and as choices take them to be. It is asked of all gateways that share a
+Redis: transfers are those of all.`,
 		Example: "  tandem links --admin http://127.0.0.1:8081\n  tandem links --json | jq '.pairs[] | select(.slower > 1)'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var links gateway.LinksStatus
+			var links live.LinkList
 			if err := admin.Get(cmd.Context(), "/debug/links", &links); err != nil {
 				return err
 			}
@@ -51,7 +54,7 @@ as measured, and as choices take them to be.`,
 const shownPairs = 20
 
 // printLinks writes the classes, and no more than so many pairs.
-func printLinks(out io.Writer, links gateway.LinksStatus, most int) error {
+func printLinks(out io.Writer, links live.LinkList, most int) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(t, "class\tlatency ms\tGB/s")
 	for _, c := range links.Classes {
@@ -71,6 +74,9 @@ func printLinks(out io.Writer, links gateway.LinksStatus, most int) error {
 	}
 	if rest := len(links.Pairs) - most; rest > 0 {
 		_, _ = fmt.Fprintf(t, "and %d more pairs: --all\n", rest)
+	}
+	for _, id := range slices.Sorted(maps.Keys(links.Silent)) {
+		_, _ = fmt.Fprintf(t, "no answer of gateway %s: %s\n", id, links.Silent[id])
 	}
 	if err := t.Flush(); err != nil {
 		return fmt.Errorf("print the links: %w", err)

@@ -20,7 +20,7 @@ func TestLinks_PrintsTheSlowestFirst(t *testing.T) {
 			http.NotFound(w, r)
 			return
 		}
-		_, _ = w.Write([]byte(`{"classes":[{"distance":"host","latency_ms":0.05,"gb_per_second":200},{"distance":"rack","latency_ms":0.2,"gb_per_second":48.75}],"pairs":[` + pairs + `]}`))
+		_, _ = w.Write([]byte(`{"classes":[{"distance":"host","latency_ms":0.05,"gb_per_second":200},{"distance":"rack","latency_ms":0.2,"gb_per_second":48.75}],"pairs":[` + pairs + `],"silent":{"tandem-2":"connection refused"}}`))
 	}))
 	defer admin.Close()
 	out, err := run(t, "links", "--admin", admin.URL)
@@ -33,7 +33,7 @@ p1:8000  d1:8000  rack   40         2       7.9x      6.2x       pair
 p2:8000  d1:8000         0          0       -         7.4x       pair, failed 10:00:00
 p3:8000  d1:8000  zone   3          0       1.0x      1.0x       
 `
-	if err != nil || !strings.HasPrefix(out, want) || !strings.HasSuffix(out, "\nand 12 more pairs: --all\n") {
+	if err != nil || !strings.HasPrefix(out, want) || !strings.HasSuffix(out, "\nand 12 more pairs: --all\nno answer of gateway tandem-2: connection refused\n") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if all, err := run(t, "links", "--all", "--admin", admin.URL); err != nil || strings.Count(all, "p3:8000") != 30 || strings.Contains(all, "more pairs") {

@@ -19,10 +19,12 @@ func rootCommand() *cobra.Command {
 		keysCommand(),
 		explainCommand(),
 		linksCommand(),
+		topCommand(),
 		drainCommand(),
 		registerCommand(),
 		calibrateCommand(),
 		adviseCommand(),
+		replayCommand(),
 		scalerCommand(),
 	)
 }

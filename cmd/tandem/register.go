@@ -71,6 +71,7 @@ func bindEntry(f *pflag.FlagSet, e *discovery.Entry) {
 	f.StringVar(&e.KVAddress, "kv-address", "", "`host:port` where other engines reach its KV")
 	f.StringVar(&e.Weights, "weights", "", "version of the weights")
 	f.StringVar(&e.Group, "group", "", "servers of a group step in lockstep")
+	f.StringVar(&e.Store, "store", "", "KV store that it shares with the servers of that name")
 	f.StringVar(&e.Layout, "layout", "", "whatever else the KV depends on")
 	f.StringVar(&e.GPUs, "gpus", "", "servers with the same share GPUs, and one of them is awake")
 	f.StringVar(&e.Host, "host", "", "topology label")

@@ -4,17 +4,21 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -24,6 +28,19 @@ import (
 // running tests.
 const benchProxyOf = "TANDEM_BENCH_PROXY_OF"
 
+// Ways of a benchProxy to ask: one that streams bodies and sees an answer of one piece, where it is "".
+const (
+	keepsBodies  = "+buffered" // until the request is answered
+	streamsWords = "+pieces"   // of an answer to a short prompt: piecesShown
+	manyAtOnce   = "+many"     // requests over its one connection: askedAtOnce
+)
+
+// askedAtOnce is how many requests are under way where there are many, so that the picker is never idle.
+const askedAtOnce = 16
+
+// piecesShown is how many pieces a streamed answer of askStreamed has, each there and back.
+const piecesShown = 1000
+
 // benchProxy is a process that asks a picker: it reads numbers of picks, and answers each with two
 // quantiles, in microseconds.
 type benchProxy struct {
@@ -31,14 +48,14 @@ type benchProxy struct {
 	out *bufio.Reader
 }
 
-func startBenchProxy(b *testing.B, f *pickerFixture) *benchProxy {
+func startBenchProxy(b *testing.B, address string, encrypted bool, way string) *benchProxy {
 	ctx, cancel := context.WithCancel(context.Background())
 	process := exec.CommandContext(ctx, os.Args[0])
 	scheme := "plain"
-	if f.encrypted {
+	if encrypted {
 		scheme = "tls"
 	}
-	process.Env, process.Stderr = append(os.Environ(), benchProxyOf+"="+scheme+"://"+f.conn.Target()), os.Stderr
+	process.Env, process.Stderr = append(os.Environ(), benchProxyOf+"="+scheme+way+"://"+address), os.Stderr
 	in, err := process.StdinPipe()
 	if err != nil {
 		b.Fatal(err)
@@ -71,7 +88,11 @@ func (p *benchProxy) picks(b *testing.B, n int) (half, most float64) {
 
 // runBenchProxy is the process.
 func runBenchProxy(target string) error {
+	debug.SetGCPercent(800) // its collector is not the picker's time
 	scheme, address, _ := strings.Cut(target, "://")
+	scheme, many := strings.CutSuffix(scheme, manyAtOnce)
+	scheme, pieces := strings.CutSuffix(scheme, streamsWords)
+	scheme, keeps := strings.CutSuffix(scheme, keepsBodies)
 	encrypted := insecure.NewCredentials()
 	if scheme == "tls" {
 		encrypted = credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
@@ -81,24 +102,51 @@ func runBenchProxy(target string) error {
 		return err
 	}
 	defer conn.Close()
-	client := extproc.NewExternalProcessorClient(conn)
+	client, ask := extproc.NewExternalProcessorClient(conn), askOnce
+	if keeps {
+		ask = askBuffered
+	}
+	if pieces {
+		ask = askStreamed
+	}
+	clients := 1
+	if many {
+		clients = askedAtOnce
+	}
 	for made := 0; ; {
 		var n int
 		if _, err := fmt.Fscanln(os.Stdin, &n); err != nil {
 			return nil
 		}
-		took := make([]float64, n)
-		for i := range took {
-			picked, err := askOnce(client, benchPrompt(made/2))
-			if err != nil {
-				return err
-			}
-			took[i] = float64(picked.Nanoseconds()) / 1e3
-			made++
+		took, err := askAll(n, clients, func(i int) (time.Duration, error) { return ask(client, benchPrompt((made+i)/2)) })
+		if err != nil {
+			return err
 		}
-		slices.Sort(took)
+		made += n
 		fmt.Println(took[n/2], took[n*99/100])
 	}
+}
+
+// askAll asks n times, so many at once, and returns how long each took in microseconds, the shortest first.
+func askAll(n, atOnce int, ask func(i int) (time.Duration, error)) ([]float64, error) {
+	took := make([]float64, n)
+	var next atomic.Int64
+	var asking errgroup.Group
+	for range atOnce {
+		asking.Go(func() error {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				picked, err := ask(i)
+				if err != nil {
+					return err
+				}
+				took[i] = float64(picked.Nanoseconds()) / 1e3
+			}
+			return nil
+		})
+	}
+	err := asking.Wait()
+	slices.Sort(took)
+	return took, err
 }
 
 // benchPrompt is a chat of 220 KB, of English words in an order of their own for each number.
@@ -121,10 +169,7 @@ func askOnce(client extproc.ExternalProcessorClient, body []byte) (took time.Dur
 	if err != nil {
 		return 0, err
 	}
-	messages := []*extproc.ProcessingRequest{{Request: &extproc.ProcessingRequest_RequestHeaders{RequestHeaders: &extproc.HttpHeaders{
-		Headers: headerList(":method", "POST", ":path", chatPath, ":authority", "gateway", "content-type", "application/json",
-			"content-length", strconv.Itoa(len(body)), "user-agent", "OpenAI/Python 2.1"),
-	}}}}
+	messages := []*extproc.ProcessingRequest{benchHead(body)}
 	for piece := range slices.Chunk(body, 16<<10) {
 		messages = append(messages, &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{RequestBody: &extproc.HttpBody{Body: piece}}})
 	}
@@ -148,6 +193,36 @@ func askOnce(client extproc.ExternalProcessorClient, body []byte) (took time.Dur
 	return took, showAnswer(stream)
 }
 
+func benchHead(body []byte) *extproc.ProcessingRequest {
+	return &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestHeaders{RequestHeaders: &extproc.HttpHeaders{
+		Headers: headerList(":method", "POST", ":path", chatPath, ":authority", "gateway", "content-type", "application/json",
+			"content-length", strconv.Itoa(len(body)), "user-agent", "OpenAI/Python 2.1"),
+	}}}
+}
+
+// askBuffered is askOnce of a proxy that keeps the request until it is answered.
+func askBuffered(client extproc.ExternalProcessorClient, body []byte) (took time.Duration, err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	stream, err := client.Process(ctx)
+	if err != nil {
+		return 0, err
+	}
+	head := benchHead(body)
+	head.ProtocolConfig = &extproc.ProtocolConfiguration{RequestBodyMode: buffered, ResponseBodyMode: fullDuplex}
+	var sent time.Time
+	for _, m := range []*extproc.ProcessingRequest{head, {Request: &extproc.ProcessingRequest_RequestBody{RequestBody: &extproc.HttpBody{Body: body, EndOfStream: true}}}} {
+		if err := stream.Send(m); err != nil {
+			return 0, err
+		}
+		sent = time.Now()
+		if answer, err := stream.Recv(); err != nil || answer.GetImmediateResponse() != nil {
+			return 0, fmt.Errorf("%v, %v", err, answer)
+		}
+	}
+	return time.Since(sent), showAnswer(stream)
+}
+
 // showAnswer shows an answer of one piece, and takes it back.
 func showAnswer(stream extproc.ExternalProcessor_ProcessClient) error {
 	answer := []byte(`{"choices":[{"index":0,"message":{"role":"assistant","content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":50000,"completion_tokens":1}}`)
@@ -163,4 +238,42 @@ func showAnswer(stream extproc.ExternalProcessor_ProcessClient) error {
 		}
 	}
 	return nil
+}
+
+// askStreamed has a short request picked for, and shows its answer piece by piece as an engine's steps
+// come: each when the one before is back. It returns what a piece took.
+func askStreamed(client extproc.ExternalProcessorClient, _ []byte) (took time.Duration, err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	stream, err := client.Process(ctx)
+	if err != nil {
+		return 0, err
+	}
+	body := []byte(`{"model":"m","messages":[{"role":"user","content":"hello"}],"max_tokens":8,"stream":true}`)
+	show := func(answers int, m *extproc.ProcessingRequest) error {
+		err := stream.Send(m)
+		for ; err == nil && answers > 0; answers-- {
+			var answer *extproc.ProcessingResponse
+			if answer, err = stream.Recv(); answer.GetImmediateResponse() != nil {
+				err = fmt.Errorf("refused: %v", answer)
+			}
+		}
+		return err
+	}
+	err = errors.Join(
+		show(0, benchHead(body)),
+		show(2, &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{RequestBody: &extproc.HttpBody{Body: body, EndOfStream: true}}}),
+		show(1, &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extproc.HttpHeaders{
+			Headers: headerList(":status", "200", "content-type", "text/event-stream")}}}),
+	)
+	begin := time.Now()
+	for i := 0; i < piecesShown && err == nil; i++ {
+		last := i == piecesShown-1
+		event := eventOf("word")
+		if last {
+			event = "data: [DONE]\n\n"
+		}
+		err = show(1, &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseBody{ResponseBody: &extproc.HttpBody{Body: []byte(event), EndOfStream: last}}})
+	}
+	return time.Since(begin) / piecesShown, err
 }

@@ -2,13 +2,20 @@ package picker
 
 import (
 	"context"
+	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
 
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
@@ -37,37 +44,173 @@ func BenchmarkPick220KB(b *testing.B) {
 		name      string
 		mode      tokens.Mode // "": of no prompt is known what servers hold
 		encrypted bool
-	}{{"load", "", false}, {"approximate", tokens.Approximate, false}, {"learned", tokens.Learned, false}, {"approximate,tls", tokens.Approximate, true}} {
+		way       string // of the proxy; with keepsBodies it gets back what is changed alone
+	}{
+		{name: "load"}, {name: "approximate", mode: tokens.Approximate}, {name: "learned", mode: tokens.Learned},
+		{name: "approximate,tls", mode: tokens.Approximate, encrypted: true},
+		{name: "approximate,buffered", mode: tokens.Approximate, way: keepsBodies}, {name: "learned,buffered", mode: tokens.Learned, way: keepsBodies},
+		{name: "approximate,buffered,tls", mode: tokens.Approximate, encrypted: true, way: keepsBodies},
+		{name: "load,many", way: manyAtOnce},
+		{name: "approximate,many", mode: tokens.Approximate, way: manyAtOnce}, {name: "learned,many", mode: tokens.Learned, way: manyAtOnce},
+		{name: "approximate,buffered,many", mode: tokens.Approximate, way: keepsBodies + manyAtOnce},
+	} {
 		b.Run(c.name, func(b *testing.B) {
-			f := newPicker(b, setup{specs: eightServers(b), config: Config{Fallbacks: 2}, encrypted: c.encrypted, pd: func(o *pd.Orchestrator) {
-				if c.mode == "" {
-					return
-				}
-				index, err := kvstate.New(kvstate.Default())
+			f := newBenchPicker(b, c.mode, c.encrypted)
+			measurePicks(b, f.conn.Target(), c.encrypted, c.way)
+		})
+	}
+	for _, way := range []string{"", keepsBodies, manyAtOnce, keepsBodies + manyAtOnce} {
+		for _, encrypted := range []string{"", ",tls"} {
+			b.Run("floor"+strings.ReplaceAll(way, "+", ",")+encrypted, func(b *testing.B) { measurePicks(b, startEcho(b, encrypted != ""), encrypted != "", way) })
+		}
+	}
+}
+
+// newBenchPicker is a picker of eight servers, of which a mode of tokens says what they hold: "" nothing.
+func newBenchPicker(b *testing.B, mode tokens.Mode, encrypted bool) *pickerFixture {
+	f := newPicker(b, setup{specs: eightServers(b), config: Config{Fallbacks: 2}, encrypted: encrypted, pd: func(o *pd.Orchestrator) {
+		if mode == "" {
+			return
+		}
+		index, err := kvstate.New(kvstate.Default())
+		if err != nil {
+			b.Fatal(err)
+		}
+		o.Binder.Locality = pd.NewLocality(index, func(model string) (*tokens.Source, error) {
+			cfg := tokens.Default()
+			cfg.Mode, cfg.Model = mode, model
+			return tokens.New(cfg, nil, nil)
+		})
+		b.Cleanup(o.Binder.Locality.Close)
+	}})
+	f.eventually("all servers are up", func() bool {
+		return !slices.ContainsFunc(f.fleet.Servers(), func(s *pools.Server) bool { return !s.Health().Up })
+	})
+	return f
+}
+
+// BenchmarkPick220KBWithoutGRPC is what a pick of BenchmarkPick220KB costs without gRPC: the body comes in pieces of
+// 16 KB, is read and hashed, and servers are chosen.
+func BenchmarkPick220KBWithoutGRPC(b *testing.B) {
+	for _, mode := range []tokens.Mode{"", tokens.Approximate, tokens.Learned} {
+		b.Run("tokens="+string(mode), func(b *testing.B) {
+			f := newBenchPicker(b, mode, false)
+			prompts := make([][]byte, 64)
+			for i := range prompts {
+				prompts[i] = benchPrompt(i)
+			}
+			collectRarely(b)
+			b.SetBytes(int64(len(prompts[0])))
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				prompt := prompts[i/2%len(prompts)]
+				e, err := f.gateway.BeginPick(context.Background(), http.MethodPost, chatPath, headers(benchHead(prompt).GetRequestHeaders().GetHeaders().GetHeaders()), shown(fullDuplex))
 				if err != nil {
 					b.Fatal(err)
 				}
-				o.Binder.Locality = pd.NewLocality(index, func(model string) (*tokens.Source, error) {
-					cfg := tokens.Default()
-					cfg.Mode, cfg.Model = c.mode, model
-					return tokens.New(cfg, nil, nil)
-				})
-				b.Cleanup(o.Binder.Locality.Close)
-			}})
-			f.eventually("all servers are up", func() bool {
-				return !slices.ContainsFunc(f.fleet.Servers(), func(s *pools.Server) bool { return !s.Health().Up })
-			})
-			proxy := startBenchProxy(b, f)
-			proxy.picks(b, 20)
-			b.ReportAllocs()
-			b.ResetTimer()
-			before := processorTime(b)
-			half, most := proxy.picks(b, b.N)
-			b.ReportMetric(float64((processorTime(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
-			b.ReportMetric(half, "pick-us-p50")
-			b.ReportMetric(most, "pick-us-p99")
+				for piece := range slices.Chunk(prompt, 16<<10) {
+					err = errors.Join(err, e.AddBody(piece))
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err := e.Pick(nil); err != nil {
+					b.Fatal(err)
+				}
+				e.End()
+			}
 		})
 	}
+}
+
+// collectRarely lets the heap grow as tandem does (cmd/internal/memory), to some 64 MB before it is collected.
+func collectRarely(b *testing.B) {
+	percent := debug.SetGCPercent(800)
+	b.Cleanup(func() { debug.SetGCPercent(percent) })
+}
+
+// measurePicks has b.N picks made by a proxy.
+func measurePicks(b *testing.B, address string, encrypted bool, way string) {
+	proxy := startBenchProxy(b, address, encrypted, way)
+	collectRarely(b)
+	proxy.picks(b, 20)
+	b.ReportAllocs()
+	b.ResetTimer()
+	before := processorTime(b)
+	half, most := proxy.picks(b, b.N)
+	b.ReportMetric(float64((processorTime(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
+	b.ReportMetric(half, "pick-us-p50")
+	b.ReportMetric(most, "pick-us-p99")
+}
+
+// echo is a picker that chooses nothing, and gives bodies back as they came: what gRPC costs. Of requests it
+// keeps the bytes, as a picker must, in memory that is used again.
+type echo struct {
+	extproc.UnimplementedExternalProcessorServer
+	bodies sync.Pool // *[]byte
+}
+
+func (e *echo) Process(stream extproc.ExternalProcessor_ProcessServer) error {
+	body, _ := e.bodies.Get().(*[]byte) // of the request
+	if body == nil {
+		body = new([]byte)
+	}
+	*body = (*body)[:0]
+	defer e.bodies.Put(body) // the proxy ends the stream when it has it back
+	keeps := false
+	for {
+		m := &shownMessage{}
+		if err := stream.RecvMsg(m); err != nil {
+			return err
+		}
+		var err error
+		switch {
+		case m.other.GetProtocolConfig().GetRequestBodyMode() == buffered:
+			keeps, err = true, stream.Send(showBody)
+		case m.other.GetResponseHeaders() != nil:
+			err = stream.Send(answerHead)
+		case m.ofAnswer:
+			err = stream.SendMsg(&newPiece{newAnswerBody, m.parts, m.end})
+		case m.piece && keeps:
+			err = stream.Send(afterBody(toServers([]string{"10.0.0.1:8000"}, nil, steering), nil))
+		case m.piece:
+			for _, part := range m.parts {
+				*body = append(*body, part...)
+			}
+			if m.end {
+				err = giveBack(stream, *body)
+			}
+		}
+		m.release()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// giveBack sends a request to a server as it came.
+func giveBack(stream extproc.ExternalProcessor_ProcessServer, body []byte) error {
+	err := stream.Send(toServers([]string{"10.0.0.1:8000"}, nil, steering))
+	for _, piece := range requestPieces(slices.Values([][]byte{body}), true) {
+		if err == nil {
+			err = stream.SendMsg(piece)
+		}
+	}
+	return err
+}
+
+// startEcho returns the address of an echo.
+func startEcho(b *testing.B, encrypted bool) string {
+	f := &pickerFixture{t: b, encrypted: encrypted}
+	server := grpc.NewServer(serverOptions(1<<20, f.certificate())...)
+	extproc.RegisterExternalProcessorServer(server, &echo{})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	go func() { _ = server.Serve(ln) }()
+	b.Cleanup(server.Stop)
+	return ln.Addr().String()
 }
 
 // eightServers are four of each role.
@@ -91,30 +234,28 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// A piece of a streamed answer, there and back over a connection of this process. The budget is
-// 5 us of the picker's own work, of which BenchmarkAnswerPiece is the part that is ours.
-func BenchmarkAnswerPieceOverGRPC(b *testing.B) {
-	f, p := streamingExchange(b)
-	event := []byte(eventOf("word"))
-	b.ReportAllocs()
-	for b.Loop() {
-		p.piece(event, false)
-		p.receive()
-		p.messages = p.messages[:0]
+// Streamed answers of piecesShown pieces, in plain text: cpu-us/piece is the picker's processor time for
+// each, the proxy being another process, and floor that of a server that gives them back as they come. The budget
+// is 5 us beyond the floor; BenchmarkAnswerPiece is the part that is ours. One answer passes at a time, or many.
+func BenchmarkAnswerPieces(b *testing.B) {
+	measure := func(b *testing.B, address, way string) {
+		proxy := startBenchProxy(b, address, false, way)
+		collectRarely(b)
+		proxy.picks(b, 2)
+		b.ResetTimer()
+		before := processorTime(b)
+		half, _ := proxy.picks(b, b.N)
+		b.ReportMetric(float64((processorTime(b)-before).Nanoseconds())/1e3/float64(b.N*piecesShown), "cpu-us/piece")
+		b.ReportMetric(half, "us/piece-p50")
 	}
-	_ = f
-}
-
-func streamingExchange(b *testing.B) (*pickerFixture, *proxied) {
-	f := newPicker(b, setup{specs: []pools.Spec{{URL: upServer(b), Role: pools.Both, Connector: "aggregated"}}})
-	f.eventually("its server is up", func() bool { return f.fleet.Servers()[0].Health().Up })
-	p := f.open()
-	p.request(chatPath, chatOf(10, `,"stream":true`))
-	if to := p.routing(); to.refused != nil {
-		b.Fatalf("%s", to.refused.GetBody())
+	for _, c := range []struct{ name, way string }{{"", streamsWords}, {",many", streamsWords + manyAtOnce}} {
+		b.Run("picker"+c.name, func(b *testing.B) {
+			f := newPicker(b, setup{specs: []pools.Spec{{URL: upServer(b), Role: pools.Both, Connector: "aggregated"}}})
+			f.eventually("its server is up", func() bool { return f.fleet.Servers()[0].Health().Up })
+			measure(b, f.conn.Target(), c.way)
+		})
+		b.Run("floor"+c.name, func(b *testing.B) { measure(b, startEcho(b, false), c.way) })
 	}
-	p.head("200", "text/event-stream")
-	return f, p
 }
 
 // BenchmarkAnswerPiece is what a piece of an answer costs without gRPC.

@@ -36,6 +36,17 @@ func toServers(addresses []string, more []*corev3.HeaderValueOption, remove []st
 	}
 }
 
+// afterBody is toServers for a proxy that holds the head of a request back until its whole body was
+// shown. The body is sent instead of the client's, nil where that goes as it is.
+func afterBody(toServers *extproc.ProcessingResponse, body []byte) *extproc.ProcessingResponse {
+	common := toServers.GetRequestHeaders().GetResponse()
+	if body != nil {
+		common.BodyMutation = &extproc.BodyMutation{Mutation: &extproc.BodyMutation_Body{Body: body}}
+	}
+	toServers.Response = &extproc.ProcessingResponse_RequestBody{RequestBody: &extproc.BodyResponse{Response: common}}
+	return toServers
+}
+
 // refuse answers a request in place of a server.
 func refuse(r gateway.Refusal) *extproc.ProcessingResponse {
 	mutation := &extproc.HeaderMutation{}
@@ -58,6 +69,8 @@ func envoyStatus(status int) int {
 }
 
 var (
+	// showBody asks for a body that comes behind its head's answer.
+	showBody   = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestHeaders{RequestHeaders: &extproc.HeadersResponse{}}}
 	answerHead = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extproc.HeadersResponse{}}}
 	// asItCame passes a piece of an answer on where pieces are shown and not taken.
 	asItCame = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseBody{

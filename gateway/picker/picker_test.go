@@ -2,6 +2,7 @@ package picker
 
 import (
 	"bytes"
+	"compress/gzip"
 	"net/http"
 	"slices"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/tidwall/gjson"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -260,15 +262,95 @@ func TestPicker_AnswersThatAreNotShown(t *testing.T) {
 	f.eventually("it is counted", func() bool { return f.requests("ok") == 1 })
 }
 
-// A filter that buffers bodies would wait for an answer to headers that waits for the body.
+// A filter that shows no body, or pieces that it waits to have answered one by one, is refused.
 func TestPicker_AFilterInAnotherModeIsRefused(t *testing.T) {
 	f := newPicker(t, setup{decode: 1})
-	p := f.open()
-	p.send(&extproc.ProcessingRequest{
-		ProtocolConfig: &extproc.ProtocolConfiguration{RequestBodyMode: buffered, ResponseBodyMode: fullDuplex},
-		Request:        &extproc.ProcessingRequest_RequestHeaders{RequestHeaders: &extproc.HttpHeaders{Headers: headerList(":method", "POST", ":path", chatPath)}},
-	})
-	if _, err := p.stream.Recv(); err == nil || !strings.Contains(err.Error(), "FULL_DUPLEX_STREAMED") {
-		t.Errorf("it gets %v", err)
+	for _, mode := range []filterv3.ProcessingMode_BodySendMode{filterv3.ProcessingMode_NONE, filterv3.ProcessingMode_STREAMED, filterv3.ProcessingMode_BUFFERED_PARTIAL} {
+		p := f.open()
+		p.beginIn(mode, fullDuplex)
+		if _, err := p.stream.Recv(); err == nil || !strings.Contains(err.Error(), "FULL_DUPLEX_STREAMED") {
+			t.Errorf("%v: it gets %v", mode, err)
+		}
 	}
+}
+
+// beginIn sends the head of a POST of a filter in some modes.
+func (p *proxied) beginIn(requests, answers filterv3.ProcessingMode_BodySendMode, more ...string) {
+	p.f.t.Helper()
+	p.send(&extproc.ProcessingRequest{
+		ProtocolConfig: &extproc.ProtocolConfiguration{RequestBodyMode: requests, ResponseBodyMode: answers},
+		Request: &extproc.ProcessingRequest_RequestHeaders{RequestHeaders: &extproc.HttpHeaders{
+			Headers: headerList(append([]string{":method", "POST", ":path", chatPath}, more...)...),
+		}},
+	})
+}
+
+// Where Envoy buffers bodies its head is answered at once, with nothing, and the body with the
+// servers. It is sent back only where it is to be another.
+func TestPicker_ABufferedBodyIsSentBackOnlyWhereItChanges(t *testing.T) {
+	f := newPicker(t, setup{prefill: 1, decode: 1})
+	var coded bytes.Buffer
+	zip := gzip.NewWriter(&coded)
+	_, _ = zip.Write(chatOf(8<<10, ""))
+	_ = zip.Close()
+	for name, x := range map[string]struct {
+		body    []byte
+		answers filterv3.ProcessingMode_BodySendMode
+		headers []string
+		want    string // in the new body, "" where there is none
+	}{
+		"as it came":               {body: chatOf(8<<10, ""), answers: fullDuplex},
+		"of many frames":           {body: chatOf(220<<10, ""), answers: fullDuplex},
+		"usage can be hidden":      {body: chatOf(8<<10, `,"stream":true`), answers: fullDuplex, want: "include_usage"},
+		"usage can not be hidden":  {body: chatOf(8<<10, `,"stream":true`), answers: filterv3.ProcessingMode_STREAMED},
+		"engines read no encoding": {body: coded.Bytes(), answers: fullDuplex, headers: []string{"content-encoding", "gzip"}, want: `"messages"`},
+	} {
+		p := f.open()
+		p.beginIn(buffered, x.answers, x.headers...)
+		if m := p.receive(); m.GetRequestHeaders() == nil || m.GetRequestHeaders().GetResponse() != nil || m.GetDynamicMetadata() != nil {
+			t.Fatalf("%s: the head is answered by %v", name, m)
+		}
+		p.bodyPiece(x.body, true)
+		m := p.receive()
+		common := m.GetRequestBody().GetResponse()
+		if to := m.GetDynamicMetadata().GetFields()[destinationSpace].GetStructValue().GetFields()[destination].GetStringValue(); to != strings.TrimPrefix(f.decode[0].URL(), "http://") ||
+			headerSet(common, destination) != to || !common.GetClearRouteCache() || headerSet(common, "x-prefiller-host-port") == "" {
+			t.Errorf("%s: it goes to %q: %v", name, to, m)
+		}
+		if !slices.Contains(common.GetHeaderMutation().GetRemoveHeaders(), "content-encoding") || headerSet(common, "content-length") != "" {
+			t.Errorf("%s: headers %v", name, common.GetHeaderMutation())
+		}
+		if body := string(common.GetBodyMutation().GetBody()); (common.GetBodyMutation() != nil) != (x.want != "") || !strings.Contains(body, x.want) {
+			t.Errorf("%s: the body is %.100q", name, body)
+		}
+		p.cancel()
+		f.nothingHeld()
+	}
+}
+
+// A buffered body that is followed by trailers is answered before them: they are passed on.
+func TestPicker_ABufferedBodyWithTrailers(t *testing.T) {
+	f := newPicker(t, setup{decode: 1})
+	p := f.open()
+	p.beginIn(buffered, fullDuplex)
+	p.receive()
+	p.bodyPiece(chatOf(10, ""), false)
+	if m := p.receive(); m.GetRequestBody() == nil {
+		t.Fatalf("the body is answered by %v", m)
+	}
+	p.send(endOfRequest)
+	if m := p.receive(); m.GetRequestTrailers() == nil {
+		t.Errorf("the trailers are answered by %v", m)
+	}
+	p.head("200", "application/json")
+}
+
+// headerSet is what a header is set to, "" where it is not.
+func headerSet(c *extproc.CommonResponse, name string) string {
+	for _, h := range c.GetHeaderMutation().GetSetHeaders() {
+		if h.GetHeader().GetKey() == name {
+			return string(h.GetHeader().GetRawValue())
+		}
+	}
+	return ""
 }

@@ -64,6 +64,8 @@ type conversation struct {
 	stream   extproc.ExternalProcessor_ProcessServer
 	exchange *gateway.PickExchange // nil before the request's headers
 	subset   *pools.Subset         // nil: Envoy does not limit the request
+	buffered bool                  // Envoy keeps the request until it is answered as a whole
+	picked   bool
 	answers  filterv3.ProcessingMode_BodySendMode
 	early    chan received // what is received while a choice is made; nil: nothing
 	over     bool          // Envoy got the last answer that it expects
@@ -119,13 +121,8 @@ func (c *conversation) requestHeaders(message *extproc.ProcessingRequest, part *
 	if addresses, limited := subsetOf(message); limited {
 		c.subset = pools.NewSubset(addresses)
 	}
-	c.answers = filterv3.ProcessingMode_FULL_DUPLEX_STREAMED
-	if mode := message.GetProtocolConfig(); mode != nil {
-		c.answers = mode.GetResponseBodyMode()
-		if asked := mode.GetRequestBodyMode(); asked != filterv3.ProcessingMode_FULL_DUPLEX_STREAMED && !part.GetEndOfStream() {
-			c.log.Error("the proxy's ext_proc filter does not stream request bodies in both directions: set request_body_mode to FULL_DUPLEX_STREAMED", "request_body_mode", asked.String())
-			return grpcstatus.Error(codes.FailedPrecondition, "request_body_mode must be FULL_DUPLEX_STREAMED")
-		}
+	if err := c.obey(message.GetProtocolConfig(), part.GetEndOfStream()); err != nil {
+		return err
 	}
 	h := headers(part.GetHeaders().GetHeaders())
 	if part.GetEndOfStream() && h.Get(":method") != http.MethodPost {
@@ -135,8 +132,30 @@ func (c *conversation) requestHeaders(message *extproc.ProcessingRequest, part *
 	if c.exchange, err = c.gateway.BeginPick(c.stream.Context(), h.Get(":method"), h.Get(":path"), h, shown(c.answers)); err != nil {
 		return c.refuse(err)
 	}
-	if part.GetEndOfStream() {
+	switch {
+	case part.GetEndOfStream():
 		return c.pick(true)
+	case c.buffered:
+		return c.stream.Send(showBody)
+	}
+	return nil
+}
+
+// obey takes over how the proxy shows bodies, which it does not say in tests of ours alone; without
+// says that the request has none.
+func (c *conversation) obey(mode *extproc.ProtocolConfiguration, without bool) error {
+	c.answers = filterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+	if mode == nil {
+		return nil
+	}
+	c.answers = mode.GetResponseBodyMode()
+	switch asked := mode.GetRequestBodyMode(); {
+	case without, asked == filterv3.ProcessingMode_FULL_DUPLEX_STREAMED:
+	case asked == filterv3.ProcessingMode_BUFFERED:
+		c.buffered = true
+	default:
+		c.log.Error("the proxy's ext_proc filter does not show whole bodies of requests: set request_body_mode to FULL_DUPLEX_STREAMED or BUFFERED", "request_body_mode", asked.String())
+		return grpcstatus.Error(codes.FailedPrecondition, "request_body_mode must be FULL_DUPLEX_STREAMED or BUFFERED")
 	}
 	return nil
 }
@@ -172,17 +191,18 @@ func (c *conversation) requestBody(piece *shownMessage) error {
 			return c.refuse(err)
 		}
 	}
-	if !piece.end {
+	if !piece.end && !c.buffered { // what is buffered is whole, and may have trailers
 		return nil
 	}
-	return c.pick(true)
+	return c.pick(piece.end)
 }
 
 // pick chooses the servers, and sends the request to them; whole says that its body ends it.
 func (c *conversation) pick(whole bool) error {
-	if c.exchange == nil {
-		return nil // without a body; it has its server
+	if c.exchange == nil || c.picked {
+		return nil // it has its server
 	}
+	c.picked = true
 	pick, err := c.choose()
 	if c.exchange.Cancelled() {
 		c.over = true // Envoy has gone
@@ -191,8 +211,24 @@ func (c *conversation) pick(whole bool) error {
 	if err != nil {
 		return c.refuse(err)
 	}
+	if err := c.send(pick, whole); err != nil {
+		return err
+	}
+	pick.MarkSent()
+	return nil
+}
+
+// send sends the request to the servers of a pick.
+func (c *conversation) send(pick *pd.Pick, whole bool) error {
 	body := pick.Body()
-	if err := c.stream.Send(c.toPicked(pick, body.Len())); err != nil {
+	if c.buffered {
+		var changed []byte
+		if c.exchange.Changes(body) {
+			changed = body.Bytes()
+		}
+		return c.stream.Send(afterBody(c.toPicked(pick), changed))
+	}
+	if err := c.stream.Send(c.toPicked(pick, set("content-length", strconv.Itoa(body.Len())))); err != nil {
 		return err
 	}
 	for _, piece := range requestPieces(body.Parts(), whole) {
@@ -200,7 +236,6 @@ func (c *conversation) pick(whole bool) error {
 			return err
 		}
 	}
-	pick.MarkSent()
 	return nil
 }
 
@@ -221,12 +256,11 @@ func (c *conversation) choose() (*pd.Pick, error) {
 }
 
 // toPicked names the servers, and what they are sent besides the client's headers.
-func (c *conversation) toPicked(pick *pd.Pick, length int) *extproc.ProcessingResponse {
+func (c *conversation) toPicked(pick *pd.Pick, more ...*corev3.HeaderValueOption) *extproc.ProcessingResponse {
 	addresses := []string{pick.Decode().Address()}
 	for _, fallback := range pick.Fallbacks(c.cfg.Fallbacks) {
 		addresses = append(addresses, fallback.Address())
 	}
-	more := []*corev3.HeaderValueOption{set("content-length", strconv.Itoa(length))}
 	if trace := c.exchange.TraceHeader(); trace != "" {
 		more = append(more, set("traceparent", trace))
 	}

@@ -35,6 +35,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
+	"github.com/tandem-gateway/tandem/pd/histogram"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
@@ -136,12 +137,12 @@ func newPicker(t testing.TB, of setup) *pickerFixture {
 	}
 	f.queue = queue.New(of.queue)
 	suspects, tracer := retry.NewQuarantine(), noop.NewTracerProvider().Tracer("")
-	metrics := pd.NewMetrics(f.registry, f.queue, suspects)
+	metrics := pd.NewMetrics(f.registry, histogram.Config{}, f.queue, suspects)
 	model := cost.Default()
 	model.PairsFirst = true // engines without delay compute a prompt sooner than they fetch it
 	f.pd = &pd.Orchestrator{
 		Config: pd.DefaultConfig().LegConfig, Fleet: f.fleet, Transport: transport, Queue: f.queue, Budget: retry.NewBudget(0.2, 10),
-		Decisions: decision.NewRing(16), Suspects: suspects, Metrics: metrics, Tracer: tracer, Log: log,
+		Decisions: decision.NewRecords(time.Hour, 1<<20), Suspects: suspects, Metrics: metrics, Tracer: tracer, Log: log,
 		Binder: &pd.Binder{Queue: f.queue, Tracer: tracer, Chooser: &pd.Chooser{
 			Snapshotter: pd.Snapshotter{Config: pd.DefaultConfig().BindConfig, Links: cost.NewLinks(cost.DefaultLinks()), Fleet: f.fleet, Cost: model},
 			Outputs:     predict.NewOutputs(), Prompts: predict.NewPrompts(), Metrics: metrics,
@@ -159,7 +160,7 @@ func newPicker(t testing.TB, of setup) *pickerFixture {
 	if of.gateway != nil {
 		of.gateway(&clients)
 	}
-	f.gateway = gateway.New(clients, control, f.pd, gateway.NewMetrics(f.registry))
+	f.gateway = gateway.New(clients, control, f.pd, gateway.NewMetrics(f.registry, histogram.Config{}))
 	if of.before != nil {
 		of.before(f.gateway)
 	}
@@ -170,7 +171,7 @@ func newPicker(t testing.TB, of setup) *pickerFixture {
 // serve opens the picker's port, and connects to it.
 func (f *pickerFixture) serve(cfg Config, log *slog.Logger) {
 	f.t.Helper()
-	f.picker = New(cfg, f.gateway, f.certificate(), log)
+	f.picker = New(cfg, f.gateway, f.gateway.Ready, f.certificate(), log)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		f.t.Fatal(err)

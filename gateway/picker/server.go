@@ -43,17 +43,32 @@ type Server struct {
 	draining atomic.Bool
 }
 
-// New returns a server that is not listening yet. encrypted is nil for plain text.
-func New(cfg Config, g *gateway.Server, encrypted *tls.Config, log *slog.Logger) *Server {
-	options := []grpc.ServerOption{grpc.MaxConcurrentStreams(math.MaxUint32), grpc.WriteBufferSize(64 << 10), grpc.ReadBufferSize(64 << 10),
-		grpc.ForceServerCodecV2(newCodec())}
+// New returns a server that is not listening yet. ready says whether requests are of use to it, as
+// health checks do; encrypted is nil for plain text.
+func New(cfg Config, g *gateway.Server, ready func() bool, encrypted *tls.Config, log *slog.Logger) *Server {
+	s := &Server{grpc: grpc.NewServer(serverOptions(g.MaxBody(), encrypted)...)}
+	extproc.RegisterExternalProcessorServer(s.grpc, &processor{cfg: cfg, gateway: g, log: log})
+	grpc_health_v1.RegisterHealthServer(s.grpc, &healthChecks{ready: func() bool { return !s.draining.Load() && ready() }})
+	return s
+}
+
+// aroundBody is the most that a message has beside the bytes of a body, all of its headers in it.
+const aroundBody = 1 << 20
+
+// serverOptions are gRPC's where bodies have at most so many bytes. One of that length may come in one
+// message: that it is too long is the gateway's to say.
+func serverOptions(maxBody int, encrypted *tls.Config) []grpc.ServerOption {
+	options := []grpc.ServerOption{
+		grpc.MaxConcurrentStreams(math.MaxUint32), grpc.MaxRecvMsgSize(maxBody + aroundBody), grpc.ForceServerCodecV2(newCodec()),
+		// A proxy has a connection or two for each of its threads. Wide windows let a long prompt come
+		// without waiting for the picker in between.
+		grpc.WriteBufferSize(256 << 10), grpc.ReadBufferSize(256 << 10),
+		grpc.StaticStreamWindowSize(1 << 20), grpc.StaticConnWindowSize(16 << 20),
+	}
 	if encrypted != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(encrypted)))
 	}
-	s := &Server{grpc: grpc.NewServer(options...)}
-	extproc.RegisterExternalProcessorServer(s.grpc, &processor{cfg: cfg, gateway: g, log: log})
-	grpc_health_v1.RegisterHealthServer(s.grpc, &healthChecks{ready: func() bool { return !s.draining.Load() && g.Ready() }})
-	return s
+	return options
 }
 
 // Serve answers on the listener until Shutdown.

@@ -303,7 +303,7 @@ func TestServer_ServeEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = ln.Close()
-	s := New(Config{}, f.gateway, nil, slog.New(slog.DiscardHandler))
+	s := New(Config{}, f.gateway, f.gateway.Ready, nil, slog.New(slog.DiscardHandler))
 	if err := s.Serve(ln); !errors.Is(err, net.ErrClosed) || !strings.Contains(err.Error(), "serve the picker") {
 		t.Errorf("a port that fails: %v", err)
 	}

@@ -97,6 +97,9 @@ func (c *Cursor) Value() []byte {
 	return c.raw[from:c.at:c.at]
 }
 
+// Offset is how much of the text is behind the cursor, in bytes.
+func (c *Cursor) Offset() int { return c.at }
+
 // End says what is wrong with the text, unless the walk came to its end.
 func (c *Cursor) End() error {
 	if c.err == nil {

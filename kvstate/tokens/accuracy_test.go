@@ -186,6 +186,9 @@ func measure(t *testing.T, w talks, cfg Config, change func(*engine.Config)) (to
 		if ids, ok := AnswerIDs(raw); ok {
 			s.Learn(p, ids)
 		}
+		if known.Later != nil { // the next turn comes seconds later, when the engine has long answered
+			<-known.Later.flight.done
+		}
 		routed.routed(known.Chunks, a.Usage.PromptTokens, len(p.Body))
 		total.add(a.Usage.PromptTokens, a.Usage.Details.Cached, predicted)
 		open[c] = append(open[c], message{"assistant", a.Choices[0].Message.Content + a.Choices[0].Text})

@@ -42,7 +42,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		prompts: counter("tandem_tokens_prompts_total",
 			"Prompts by what was known of their tokens: whole, part, chunks (of text), unknown.",
 			"model", "outcome"),
-		asks: counter("tandem_tokens_asks_total",
+		asks: counter("tandem_tokenize_calls_total",
 			"Prompts that an engine was asked to tokenise: ok, failed, refused (not asked: too many at once, or engines do not answer).",
 			"model", "outcome"),
 		prefixes: counter("tandem_tokens_learned_total",

@@ -1,5 +1,7 @@
 package tokens
 
+import "strings"
+
 // Reason is why nothing is known of a prompt's tokens. The list is closed: metrics have it as a
 // label, and people read its Text. It is an error too, for a Source that cannot be opened.
 type Reason string
@@ -58,6 +60,15 @@ func Reasons() []Reason {
 		Off, NoEvents, Loading, Unusable, NotGenerated, Aggregated, BadForm, NotLearned, NotReported, Media, NoPath, Refused, Failed, Late,
 		Busy, Wrong, NoTemplate, NotRendered, BadTemplate, TooShort,
 	}
+}
+
+// ListReasons names them all, with commas between them.
+func ListReasons() string {
+	var names []string
+	for _, r := range Reasons() {
+		names = append(names, string(r))
+	}
+	return strings.Join(names, ", ")
 }
 
 // Text completes the sentence "tokens not known, because ...".

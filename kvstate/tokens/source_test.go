@@ -244,12 +244,12 @@ func TestMetrics_CountQuestions(t *testing.T) {
 	}
 	s.Close()
 	want := `
-# HELP tandem_tokens_asks_total Prompts that an engine was asked to tokenise: ok, failed, refused (not asked: too many at once, or engines do not answer).
-# TYPE tandem_tokens_asks_total counter
-tandem_tokens_asks_total{model="m",outcome="failed"} 1
-tandem_tokens_asks_total{model="m",outcome="ok"} 2
+# HELP tandem_tokenize_calls_total Prompts that an engine was asked to tokenise: ok, failed, refused (not asked: too many at once, or engines do not answer).
+# TYPE tandem_tokenize_calls_total counter
+tandem_tokenize_calls_total{model="m",outcome="failed"} 1
+tandem_tokenize_calls_total{model="m",outcome="ok"} 2
 `
-	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "tandem_tokens_asks_total"); err != nil {
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "tandem_tokenize_calls_total"); err != nil {
 		t.Error(err)
 	}
 	alone := &Source{cfg: cfg, claims: newClaims()}

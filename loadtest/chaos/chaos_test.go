@@ -142,6 +142,33 @@ func TestReport_TableAndPage(t *testing.T) {
 	}
 }
 
+// A dot a request at its time, by how it ended; a numbered line an event; whole answers have no time
+// to the first token, and count by their end.
+func TestStrip_ShowsEachRequestAndEvent(t *testing.T) {
+	const ms = time.Millisecond
+	ended := []loadtest.Ended{
+		{Due: 0, TTFT: 20 * ms}, {Due: s, TTFT: 20 * ms}, {Due: 2 * s, TTFT: 900 * ms}, {Due: 3 * s, Kind: loadtest.Reset}, {Due: 4 * s, TTFT: 25 * ms},
+	}
+	c := Scenario{Load: Load{For: 4 * s}, Events: Events{At(1500*ms, Kill("decode-0")), At(3500*ms, Restart("decode-0"))}}
+	drawn := string(stripOf(ended, c).draw())
+	for part, n := range map[string]int{
+		`class="fine"`: 3, `class="slow"`: 1, `class="failed"`: 1, `class="event"`: 2, `<title>kill decode-0</title>`: 1,
+		`cx="54.0"`: 1, `cx="708.0"`: 1, // the first and the last request at the edges
+	} {
+		if got := strings.Count(drawn, part); got != n {
+			t.Errorf("%d times %s, want %d:\n%s", got, part, n, drawn)
+		}
+	}
+	c.Load.Whole = true
+	whole := stripOf([]loadtest.Ended{{E2E: 700 * ms}}, c)
+	if r := whole.requests[0]; r.ttft != 700*ms || strings.Contains(string(whole.draw()), `class="slow"`) {
+		t.Errorf("a whole answer is %+v:\n%s", r, whole.draw())
+	}
+	if empty := stripOf(nil, c).draw(); empty != "" {
+		t.Errorf("of nothing: %s", empty)
+	}
+}
+
 func TestSlope(t *testing.T) {
 	line := func(from, perHour, wobble float64) (samples []sample) {
 		for i := range 600 {

@@ -129,7 +129,7 @@ func Metric(least, most float64, name string, labels ...string) Check {
 // a silence longer than d, which must be a bound of the metric's buckets.
 func FellBackWithin(d time.Duration) Check {
 	return func(o *Outcome) string {
-		const name = "tandem_decider_silence_seconds"
+		const name = "tandem_leader_silence_seconds"
 		lost, soon := 0.0, 0.0
 		for _, m := range o.Metrics {
 			lost += m.Sum(name + "_count")

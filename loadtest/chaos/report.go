@@ -9,6 +9,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/svg"
 )
 
 // ReportSchema names the JSON form below; see loadtest.ReportSchema.
@@ -38,14 +40,19 @@ type Row struct {
 	Broken    []string       `json:"broken,omitempty"`
 	Log       string         `json:"log,omitempty"` // directory, kept where a check broke
 	Took      float64        `json:"took_seconds"`
+
+	strip strip
 }
+
+// Strip is the picture of its requests and events over time.
+func (r Row) Strip() template.HTML { return r.strip.draw() }
 
 func row(o *Outcome, dir string) Row {
 	r := Row{
 		Name: o.Name, Title: o.Title, Peer: o.Peer, RPS: o.Load.RPS,
 		Requests: o.Requests, Failed: o.Failed, Samples: o.Samples, Continued: o.Continued,
 		WorstTTFT: o.WorstTTFT.Seconds(), Recovery: o.Recovery.Seconds(),
-		Reached: o.Reached, Broken: o.Broken, Took: o.Took.Seconds(),
+		Reached: o.Reached, Broken: o.Broken, Took: o.Took.Seconds(), strip: o.strip,
 		Errors: make(map[string]int),
 	}
 	for kind, n := range o.Errors {
@@ -116,7 +123,10 @@ var pageText string
 
 // WritePage writes the report as one HTML file without anything from elsewhere.
 func (r *Report) WritePage(w io.Writer) error {
-	page, err := template.New("page").Funcs(template.FuncMap{"seconds": seconds}).Parse(pageText)
+	page, err := template.New("page").Funcs(template.FuncMap{
+		"seconds": seconds,
+		"wide":    func() template.CSS { return svg.WideStyle },
+	}).Parse(pageText)
 	if err != nil {
 		return fmt.Errorf("report page: %w", err)
 	}

@@ -29,6 +29,7 @@ type Outcome struct {
 	Metrics   []process.Metrics         // of each gateway that answers
 	Broken    []string                  // checks that do not hold; empty: all is well
 	Took      time.Duration
+	strip     strip
 }
 
 // Run runs one scenario with the programs and judges it. dir is for its files.
@@ -128,6 +129,7 @@ func (o *Outcome) tally(ended []loadtest.Ended) {
 		}
 	}
 	o.Recovery = recovery(ended, o.Events)
+	o.strip = stripOf(ended, o.Scenario)
 }
 
 // inspect reads what gateways and engines have counted. Those that are down or
@@ -138,7 +140,7 @@ func (st *testbed) inspect(ctx context.Context, o *Outcome) {
 		case "gateway":
 			if m, err := process.ReadMetrics(ctx, a.admin); err == nil {
 				o.Metrics = append(o.Metrics, m)
-				o.Continued += int(m.Sum("tandem_migrations_total", `outcome="continued"`))
+				o.Continued += int(m.Sum("tandem_continuations_total", `outcome="continued"`))
 			}
 		case "prefill", "decode":
 			if n, err := st.requests(ctx, a); err == nil {

@@ -166,7 +166,7 @@ var Scenarios = []Scenario{
 	{
 		Name: "all-prefill-gone", Title: "all prefill servers are killed, and come back",
 		Events: Events{At(2*s, Kill("prefill-0", "prefill-1")), At(5*s, Restart("prefill-0", "prefill-1"))},
-		Checks: Checks{NoErrors, Metric(1, 1000, "tandem_alone_total", `reason="no_prefill"`)},
+		Checks: Checks{NoErrors, Metric(1, 1000, "tandem_aggregated_requests_total", `reason="no_prefill"`)},
 	},
 	{
 		Name: "worst-minute", Title: "all prefill servers answer 503: retries stay within their budget",
@@ -211,14 +211,14 @@ var Scenarios = []Scenario{
 		Load:   waitingElsewhere,
 		Events: Events{At(3*s, Kill("gateway-0"))},
 		// In the end one of the two that are left follows the other.
-		Checks: Checks{NoErrors, FellBackWithin(100 * time.Millisecond), Metric(1, 1, "tandem_decider_followed")},
+		Checks: Checks{NoErrors, FellBackWithin(100 * time.Millisecond), Metric(1, 1, "tandem_leader_followed")},
 	},
 	{
 		Name: "decider-hangs", Title: "the gateway that decides for three stops dead with its connections open, and goes on",
 		Fleet:  Fleet{Gateways: 3, Redis: true},
 		Load:   waitingElsewhere,
 		Events: Events{At(3*s, Hang("gateway-0")), At(6*s, Continue("gateway-0"))},
-		Checks: Checks{NoErrors, FellBackWithin(250 * time.Millisecond), Metric(2, 2, "tandem_decider_followed")},
+		Checks: Checks{NoErrors, FellBackWithin(250 * time.Millisecond), Metric(2, 2, "tandem_leader_followed")},
 	},
 	{
 		Name: "replica-cut-off", Title: "one of three gateways is cut off from Redis for a minute",

@@ -91,6 +91,9 @@ type Config struct {
 	EventsEndpoint string
 	ReplayEndpoint string
 	EventsTopic    string
+	// LoadEndpoint is where SGLang pushes each rank's load (--load-publish-endpoint), bound.
+	// Empty: off.
+	LoadEndpoint string
 	// EventsAsMaps publishes events as maps (newer vLLM), else as arrays.
 	EventsAsMaps bool
 	// ReplayBatches is how many batches can be replayed.
@@ -212,6 +215,7 @@ func (c Config) Validate() error {
 	check(c.LinkBytesPerSecond > 0 && c.KVBytesPerToken > 0, "a link of %v bytes/s for %d bytes per token", c.LinkBytesPerSecond, c.KVBytesPerToken)
 	check(c.Lease > 0, "lease is %v", c.Lease)
 	check(c.ReplayEndpoint == "" || c.EventsEndpoint != "", "replay endpoint without events endpoint")
+	check(c.LoadEndpoint == "" || c.Connector == ConnectorSGLang && c.EventsEndpoint != "", "load is pushed by SGLang alone, beside its events")
 	check(c.ReplayBatches > 0, "replay of %d batches", c.ReplayBatches)
 	return errors.Join(errs...)
 }

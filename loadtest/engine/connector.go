@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -63,7 +64,7 @@ func (e *Engine) transferOf(x *exchange, f *requestFields, answers int) (p trans
 func pushParams(x *exchange, f *requestFields) (transferParams, error) {
 	p, err := parseTransferParams(f.KVTransferParams)
 	if err != nil || !p.decodeLeg {
-		p.name = x.id
+		p.name = x.requestID(f, "resp_"+x.id)
 		return p, err
 	}
 	var in struct {
@@ -78,9 +79,18 @@ func pushParams(x *exchange, f *requestFields) (transferParams, error) {
 	}
 	p.handoff = nil
 	if in.EngineID != nil && in.Request != nil && in.Host != nil && in.Port != nil && len(in.Blocks) == 0 {
-		p.bootstraps = []*bootstrapRoom{{id: x.id, host: *in.Host, port: *in.Port, engineID: *in.EngineID}}
+		p.bootstraps = []*bootstrapRoom{{id: x.requestID(f, newID("resp_")), host: *in.Host, port: *in.Port, engineID: *in.EngineID}}
 	}
 	return p, nil
+}
+
+// requestID is what an engine calls the request: a response is called what its body says, or by the name that it
+// gets here, and what has another path what a header says (vllm/entrypoints/openai/responses/protocol.py 0.32).
+func (x *exchange) requestID(f *requestFields, name string) string {
+	if x.r.URL.Path != "/v1/responses" {
+		return x.id
+	}
+	return cmp.Or(f.RequestID, name)
 }
 
 // mooncakeParams name a transfer for both legs; decode's also where prefill's

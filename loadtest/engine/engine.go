@@ -116,6 +116,9 @@ func (e *Engine) open() (err error) {
 		if r.events, err = newPublisher(&e.cfg, i); err != nil {
 			return err
 		}
+		if r.pushes, err = newLoadPublisher(&e.cfg, r); err != nil {
+			return err
+		}
 		e.ranks = append(e.ranks, r)
 	}
 	if e.cfg.Lockstep {
@@ -295,6 +298,7 @@ func (e *Engine) Close() error {
 			if r.events != nil {
 				r.events.close()
 			}
+			r.pushes.close()
 			r.side.client.CloseIdleConnections()
 		}
 		e.closed = errors.Join(errs...)

@@ -138,6 +138,7 @@ func (e *Engine) serverInfo(x *exchange) error {
 		writeJSON(x.w, http.StatusOK, map[string]any{
 			"version": e.cfg.Version, "disaggregation_mode": mode, "disaggregation_bootstrap_port": e.ranks[0].side.port,
 			"page_size": e.cfg.BlockSize, "kv_cache_dtype": e.cfg.KVType, "dp_size": len(e.ranks), "api_key": e.cfg.APIKey,
+			"kv_events": e.kvEvents(),
 		})
 		return nil
 	case ConnectorTRTLLM:

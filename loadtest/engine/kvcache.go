@@ -144,6 +144,7 @@ func (c *kvCache) store(s *sequence, from, to int, parent blockHash) {
 		tokens:    s.tokens[from*c.blockSize : to*c.blockSize],
 		blockSize: c.blockSize,
 		adapter:   s.adapter,
+		medium:    medium,
 	}
 	for i := from; i < to; i++ {
 		b := s.blocks[i]
@@ -154,6 +155,21 @@ func (c *kvCache) store(s *sequence, from, to int, parent blockHash) {
 		stored.extra = append(stored.extra, extraKeys(i, s.adapter, s.salt))
 	}
 	c.events = append(c.events, stored)
+}
+
+// reportPut reports the blocks from..to-1 of a sequence as put into the store beside the engine.
+func (c *kvCache) reportPut(s *sequence, from, to int) {
+	s.hashTo(to, c.blockSize, c.root)
+	for i := from; i < to; i++ {
+		put := blockStored{
+			hashes: s.hashes[i : i+1], root: i == 0, tokens: s.tokens[i*c.blockSize : (i+1)*c.blockSize],
+			blockSize: c.blockSize, extra: [][]string{nil}, medium: storeMedium,
+		}
+		if i > 0 {
+			put.parent = s.hashes[i-1]
+		}
+		c.events = append(c.events, put)
+	}
 }
 
 // clear drops everything reusable. It does nothing and returns false while a block is

@@ -23,16 +23,20 @@ type blockStored struct {
 	blockSize int
 	adapter   string
 	extra     [][]string // by block
+	medium    string
 }
 
 type blockRemoved struct{ hash blockHash }
 
 type allBlocksCleared struct{}
 
-// Every block of the simulated engine is on the GPU and of full attention.
+// Every block of the simulated engine is on the GPU and of full attention. What is in a store
+// beside it is reported as vLLM's MooncakeStoreConnector does (0.32, mooncake/store/worker.py):
+// by block, without salt and adapter, when it was put there, and never when it is forgotten.
 const (
-	medium    = "GPU"
-	groupKind = "full_attention"
+	medium      = "GPU"
+	storeMedium = "cpu"
+	groupKind   = "full_attention"
 )
 
 func (e blockStored) appendArray(b []byte) []byte {
@@ -43,7 +47,7 @@ func (e blockStored) appendArray(b []byte) []byte {
 	b = appendTokens(b, e.tokens)
 	b = msgp.AppendInt(b, e.blockSize)
 	b = msgp.AppendNil(b) // lora_id, deprecated for lora_name
-	b = msgp.AppendString(b, medium)
+	b = msgp.AppendString(b, e.medium)
 	b = appendName(b, e.adapter)
 	b = appendExtra(b, e.extra)
 	b = msgp.AppendInt(b, 0) // group_idx
@@ -59,7 +63,7 @@ func (e blockStored) appendMap(b []byte) []byte {
 	b = appendTokens(msgp.AppendString(b, "token_ids"), e.tokens)
 	b = msgp.AppendInt(msgp.AppendString(b, "block_size"), e.blockSize)
 	b = msgp.AppendNil(msgp.AppendString(b, "lora_id"))
-	b = msgp.AppendString(msgp.AppendString(b, "medium"), medium)
+	b = msgp.AppendString(msgp.AppendString(b, "medium"), e.medium)
 	b = appendName(msgp.AppendString(b, "lora_name"), e.adapter)
 	b = appendExtra(msgp.AppendString(b, "extra_keys"), e.extra)
 	b = msgp.AppendInt(msgp.AppendString(b, "group_idx"), 0)

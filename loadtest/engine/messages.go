@@ -185,10 +185,14 @@ func (e *Engine) messages(x *exchange) error {
 	}
 	if a.text != "" || a.reasoning == "" {
 		block := openBlock(x, work, false)
-		if work.call == nil {
+		switch {
+		case work.call == nil:
 			block.Text = &a.text
-		} else if json.Valid([]byte(a.text)) { // it may have been cut short
+		case json.Valid([]byte(a.text)): // it may have been cut short
 			block.Input = json.RawMessage(a.text)
+		case work.call.choice == "named" && e.cfg.Connector != ConnectorSGLang:
+			// vllm/entrypoints/anthropic/serving.py 0.32, messages_full_converter
+			return badRequest("", "Expecting value: line 1 column %d (char %d)", len(a.text)+1, len(a.text))
 		}
 		out.Content = append(out.Content, *block)
 	}

@@ -39,6 +39,10 @@ func TestMessages_Shape(t *testing.T) {
 	if called.Content[0].Type != "tool_use" || called.Content[0].Name != "f" || *called.StopReason != "tool_use" || len(called.Content[0].Input) < 5 {
 		t.Errorf("%+v", called)
 	}
+	cut := body.with(fields{"max_tokens": 1, "tool_choice": fields{"type": "tool", "name": "f"}, "tools": []fields{{"name": "f", "input_schema": fields{"type": "object", "properties": fields{"x": fields{"type": "boolean"}}}}}})
+	if status, raw := post(t, e, "/v1/messages", cut); status != 400 {
+		t.Errorf("a whole message with a call that is cut short: %d %s", status, raw)
+	}
 	if status, raw := post(t, e, "/v1/messages", fields{"messages": []fields{}}); status != 400 || !strings.Contains(string(raw), `{"type":"error","error":{"type":"invalid_request_error"`) {
 		t.Errorf("%d %s", status, raw)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -136,6 +137,38 @@ func TestNamedHold_APushGoesByTheRequestID(t *testing.T) {
 		send(d, id, chatBody(60, 5).with(fields{"kv_transfer_params": handed}))
 		if s := p.State(); s.HandoffsPulled != pulled {
 			t.Errorf("%s id: %d pulled", id, s.HandoffsPulled)
+		}
+	}
+}
+
+// The id of a response stands in its body: the header that names other requests does not bring its legs together.
+func TestNamedHold_APushedResponseGoesByItsBody(t *testing.T) {
+	for _, named := range []bool{true, false} {
+		as := func(role string) func(*Config) {
+			return func(cfg *Config) {
+				cfg.Connector, cfg.Role = ConnectorNIXLPush, role
+				if !named { // decode waits in vain
+					cfg.MeetTimeout = 300 * time.Millisecond
+				}
+			}
+		}
+		p, d := start(t, as(RolePrefill)), start(t, as(RoleDecode))
+		body := fields{"input": strings.Repeat("the river ", 39), "max_output_tokens": 1}
+		var first struct {
+			ID     string `json:"id"`
+			Params fields `json:"kv_transfer_params"`
+		}
+		if status, raw := post(t, p, "/v1/responses", body.with(fields{"kv_transfer_params": fields{"do_remote_decode": true}})); status != 200 || json.Unmarshal(raw, &first) != nil {
+			t.Fatalf("%d %s", status, raw)
+		}
+		delete(first.Params, "remote_block_ids")
+		rest := body.with(fields{"kv_transfer_params": first.Params})
+		if named {
+			rest["request_id"] = first.ID
+		}
+		_, raw := post(t, d, "/v1/responses", rest)
+		if pulled := p.State().HandoffsPulled == 1; pulled != named || named && !strings.Contains(string(raw), first.ID) {
+			t.Errorf("named %v: pulled %v: %s", named, pulled, raw)
 		}
 	}
 }

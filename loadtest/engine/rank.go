@@ -22,7 +22,8 @@ type rank struct {
 	faults    *faults
 	fatal     func(why string) // ends the engine
 	meters    *rankMeters
-	events    *publisher // nil: no events
+	events    *publisher     // nil: no events
+	pushes    *loadPublisher // nil: load is not pushed
 	wake      chan struct{}
 	fetches   sync.WaitGroup
 	steps     *lockstep    // of the ranks of the engine; nil: each steps by itself

@@ -26,6 +26,7 @@ type requestFields struct {
 	Priority         int             `json:"priority"`
 	CacheSalt        *string         `json:"cache_salt"`
 	ReturnTokenIDs   bool            `json:"return_token_ids"`
+	RequestID        string          `json:"request_id"` // of a response
 	KVTransferParams json.RawMessage `json:"kv_transfer_params"`
 	Disaggregated    json.RawMessage `json:"disaggregated_params"`
 	sglangFields

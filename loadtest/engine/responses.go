@@ -357,7 +357,7 @@ type responseUsage struct {
 
 func (e *Engine) newResponse(x *exchange, in *responsesRequest, work *chatWork) *response {
 	out := &response{
-		ID: "resp_" + x.id, Object: "response", CreatedAt: now(), Status: "in_progress",
+		ID: x.requestID(&in.requestFields, "resp_"+x.id), Object: "response", CreatedAt: now(), Status: "in_progress",
 		Instructions: in.Instructions, Model: e.modelName(in.Model), Output: []responseItem{},
 		MaxOutputTokens: work.generation.sampling.maxTokens, ParallelToolCalls: true, ServiceTier: "auto",
 		Temperature: 1, ToolChoice: json.RawMessage(`"auto"`), Tools: json.RawMessage(`[]`), TopP: 1, Truncation: "disabled",

@@ -22,7 +22,7 @@ type store struct {
 // storedBlocks bounds a store.
 const storedBlocks = 1 << 18
 
-// storeCall puts blocks, or asks how many leading ones are there.
+// storeCall asks how many leading blocks are there, and puts blocks.
 type storeCall struct {
 	Put  []past `json:"put,omitempty"`
 	Want []past `json:"want,omitempty"`
@@ -45,6 +45,12 @@ func (s *store) put(blocks []past) {
 	}
 }
 
+func (s *store) clear() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held, s.oldest = map[past]bool{}, nil
+}
+
 func (s *store) leading(blocks []past) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,14 +63,20 @@ func (s *store) leading(blocks []past) (n int) {
 // storePath is where the store answers.
 const storePath = "/sim/kv/store"
 
+// ServeHTTP answers storeCalls; DELETE makes the store forget everything, without a word to anyone.
 func (s *store) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if req.Method == http.MethodDelete {
+		s.clear()
+		return
+	}
 	var in storeCall
 	if err := json.NewDecoder(req.Body).Decode(&in); err != nil {
 		http.Error(w, "not a store request", http.StatusBadRequest)
 		return
 	}
+	have := s.leading(in.Want)
 	s.put(in.Put)
-	writeJSON(w, http.StatusOK, storeCall{Have: s.leading(in.Want)})
+	writeJSON(w, http.StatusOK, storeCall{Have: have})
 }
 
 // askStore calls the store; one that cannot be reached has nothing.
@@ -83,7 +95,7 @@ func (r *rank) askStore(ctx context.Context, in storeCall) (have int) {
 	return out.Have
 }
 
-// leave puts the full blocks of a finished prompt into the store, before the answer.
+// leave puts the full blocks of a finished prompt that the store lacks into it, before the answer.
 func (j *job) leave(ctx context.Context, p piece) {
 	r := j.rank
 	if r.cfg.Connector != ConnectorStore || p.finish != finishStop && p.finish != finishLength {
@@ -93,7 +105,11 @@ func (j *job) leave(ctx context.Context, p piece) {
 	full := s.prompt / r.cfg.BlockSize
 	// The error is the client's leaving, which its reader will notice.
 	_ = r.outgoing.transfer(ctx, float64(full)*r.blockBytes())
-	r.askStore(ctx, storeCall{Put: s.pasts[:full]})
+	had := r.askStore(ctx, storeCall{Want: s.pasts[:full], Put: s.pasts[:full]})
+	r.mu.Lock()
+	r.cache.reportPut(s, had, full)
+	r.mu.Unlock()
+	r.signal()
 }
 
 // lookUp takes what the store has of a sequence's prompt, once it has room. What is

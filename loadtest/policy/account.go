@@ -34,9 +34,12 @@ type decodeAccount struct {
 	context   int           // prompt tokens of all requests
 }
 
+// computed is the tokens that the prefill server was believed to compute.
+func (e *event) computed() int { return e.upTo - e.estimate.cached }
+
 // prefillWork is what the request was believed to be to its prefill server.
-func (j *job) prefillWork() curve.Work {
-	return curve.Work{Computed: j.upTo - j.estimate.cached, Estimate: runDuration(j.estimate.prefill), Shared: runDuration(j.estimate.shared)}
+func (e *event) prefillWork() curve.Work {
+	return curve.Work{Computed: e.computed(), Estimate: runDuration(e.estimate.prefill), Shared: runDuration(e.estimate.shared)}
 }
 
 // estimate is what was believed of a request when it was sent.
@@ -62,31 +65,31 @@ func newAccount(prefills, decodes, stepTokens int) *account {
 	return a
 }
 
-func (a *account) recordDispatch(j *job, now float64) {
+func (a *account) recordDispatch(j *job, e *event, now float64) {
 	if p := j.pair.Prefill; p != Aggregated {
-		a.prefill[p].work.Begin(uint64(j.id), j.prefillWork(), clockTime(now))
-		a.prefill[p].tokens += j.upTo - j.estimate.cached
+		a.prefill[p].work.Begin(uint64(j.id), e.prefillWork(), clockTime(now))
+		a.prefill[p].tokens += e.computed()
 		a.prefill[p].sent = append(a.prefill[p].sent, j)
-		a.prefill[p].prompts += j.upTo
+		a.prefill[p].prompts += e.upTo
 	}
-	if j.pieces > 0 {
+	if e.pieces > 0 {
 		return // decode expects it since the first piece
 	}
 	d := &a.decode[j.pair.Decode]
 	if j.pair.Prefill == Aggregated {
-		d.prompts.Begin(uint64(j.id), curve.Work{Estimate: runDuration(j.estimate.prefill)}, clockTime(now))
-		d.tokens += j.req.Prompt - j.estimate.cached
+		d.prompts.Begin(uint64(j.id), curve.Work{Estimate: runDuration(e.estimate.prefill)}, clockTime(now))
+		d.tokens += j.req.Prompt - e.estimate.cached
 	}
 	d.requests++
 	d.context += j.req.Prompt
 }
 
 // recordPrefilled returns how many seconds the server worked on the request by itself.
-func (a *account) recordPrefilled(j *job, now float64) float64 {
+func (a *account) recordPrefilled(j *job, e *event, now float64) float64 {
 	p := &a.prefill[j.pair.Prefill]
 	ended, _ := p.work.End(uint64(j.id), clockTime(now))
-	p.tokens -= j.upTo - j.estimate.cached
-	p.prompts -= j.upTo
+	p.tokens -= e.computed()
+	p.prompts -= e.upTo
 	p.sent = slices.DeleteFunc(p.sent, func(o *job) bool { return o == j })
 	return ended.Served.Seconds()
 }

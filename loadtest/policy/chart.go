@@ -2,7 +2,6 @@ package policy
 
 import (
 	"fmt"
-	"html"
 	"html/template"
 	"math"
 	"strings"
@@ -34,51 +33,10 @@ func (s logScale) ticks() []float64 {
 	return all
 }
 
-// overviewChart is a row of dots for each scenario: mean TTFT over that of the
-// best released policy.
-func overviewChart(r *Report) template.HTML {
-	const left, right, row, top = 130.0, 190.0, 26.0, 26.0
-	d := &drawing{svg.Drawing{Width: 1000, Height: top + row*float64(len(r.Scenarios)) + 10}}
-	x := logScale{from: 0.1, to: 10, start: left, length: d.Width - left - right}
-	for _, t := range []float64{0.1, 0.2, 0.3, 0.5, 0.7, 1, 2, 3, 5, 10} {
-		class := "grid"
-		if t == 1 {
-			class = "one"
-		}
-		d.Add(`<line x1="%.1f" x2="%.1f" y1="%.0f" y2="%.0f" class="%s"/>`, x.at(t), x.at(t), top-6, d.Height-8, class)
-		d.Text(x.at(t), top-11, "middle", "soft", fmt.Sprintf("%g", t))
-	}
-	for i := range r.Scenarios {
-		s := &r.Scenarios[i]
-		y := top + row*(float64(i)+0.5)
-		d.Text(left-12, y+4, "end", "", s.Name)
-		d.Text(d.Width-right+14, y+4, "start", "soft", s.BestReleased)
-		for _, kind := range []Kind{Baseline, Published, Released, Reference, Ours} { // ours on top
-			for k := range s.Policies {
-				if s.Policies[k].Kind == kind && s.Policies[k].Ratios != nil {
-					d.dot(x, y, &s.Policies[k])
-				}
-			}
-		}
-	}
-	return d.HTML("mean TTFT over that of the best released policy, by scenario")
-}
-
-func (d *drawing) dot(x logScale, y float64, p *PolicyReport) {
-	ratio := p.Ratios["ttft_mean"]
-	size := 4.0
-	if p.Kind == Ours {
-		size = 5
-		d.Add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="%s" stroke-width="2"/>`, x.at(ratio.Min), x.at(ratio.Max), y, y, p.Kind)
-	}
-	d.Add(`<circle cx="%.1f" cy="%.1f" r="%.0f" class="%s" fill-opacity="0.85"><title>%s: %.2f (%.2f to %.2f), mean %.2f s</title></circle>`,
-		x.at(ratio.Mean), y, size, p.Kind, html.EscapeString(p.Name), ratio.Mean, ratio.Min, ratio.Max, p.Metrics["ttft_mean_s"].Mean)
-}
-
 // barChart is the TTFT of each policy of a scenario.
 func barChart(s ScenarioReport) template.HTML {
-	const left, right, row, top = 150.0, 56.0, 21.0, 22.0
-	d := &drawing{svg.Drawing{Width: 560, Height: top + row*float64(len(s.Policies)) + 8}}
+	const left, right, row, top = 182.0, 56.0, 21.0, 22.0
+	d := &drawing{svg.Drawing{Width: 592, Height: top + row*float64(len(s.Policies)) + 8}}
 	least, most := math.Inf(1), 0.0
 	for _, p := range s.Policies {
 		least, most = min(least, p.Metrics["ttft_p50_s"].Mean), max(most, p.Metrics["ttft_p99_s"].Mean)

@@ -21,7 +21,7 @@ type job struct {
 	pair     Pair
 	key      float64 // order in the prefill server's queue: lower goes first
 	estimate estimate
-	decider  *gateway       // that counts what the request lets its prefill server compute
+	sender   *gateway       // that bound it, or its last piece
 	copyFrom *prefillServer // holds a part of the prompt that its own is to have first; nil: none
 
 	waits     bool        // its prefill has not begun
@@ -30,6 +30,7 @@ type job struct {
 	idleSince []idleSpell // of the prefill servers that were idle when it was bound
 	idleWait  float64     // seconds for which it waited without need: see idleWait
 
+	atOnce      int     // how many pieces were computed when its replica sent the next one without asking
 	began       float64 // first step of its prefill
 	prefillHit  int     // tokens
 	onPrefill   int     // leading blocks it holds, hashed, on the prefill server
@@ -68,10 +69,7 @@ type job struct {
 }
 
 // whole is the whole blocks of what the prefill under way computes.
-func (j *job) whole() []int32 {
-	blocks := j.req.whole()
-	return blocks[:min(len(blocks), j.upTo/blockTokens)]
-}
+func (j *job) whole() []int32 { return j.req.wholeUpTo(j.upTo) }
 
 func (j *job) context() int { return j.req.Prompt + j.generated }
 

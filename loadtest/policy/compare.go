@@ -50,6 +50,9 @@ func Compare(ctx context.Context, cfg Config, show Progress) (*Report, error) {
 	if err := grid.run(ctx, cfg, show); err != nil {
 		return nil, err
 	}
+	if err := grid.bound(cfg); err != nil {
+		return nil, err
+	}
 	return grid.report(cfg, skipped), nil
 }
 
@@ -88,6 +91,7 @@ type grid struct {
 	scenarios []*Scenario
 	loads     []*load // of each scenario
 	outcomes  [][][]*Outcome
+	bounds    [][]float64 // ttftBound of each scenario, by run
 }
 
 func newGrid(cfg Config) (*grid, []string, error) {
@@ -189,6 +193,22 @@ func (g *grid) run(ctx context.Context, cfg Config, show Progress) error {
 		})
 	}
 	return runs.Wait()
+}
+
+// bound works out what no policy is below, for each scenario and run.
+func (g *grid) bound(cfg Config) error {
+	g.bounds = make([][]float64, len(g.scenarios))
+	for i, s := range g.scenarios {
+		for run := range cfg.Seeds {
+			seed := cfg.seed(run)
+			c, err := newCluster(g.loads[i].trace(seed), s, randomPolicy, seed)
+			if err != nil {
+				return err
+			}
+			g.bounds[i] = append(g.bounds[i], c.ttftBound())
+		}
+	}
+	return nil
 }
 
 // cells are all runs; with kept runs each has its key.

@@ -31,9 +31,9 @@ func (c *computing) begin(j *job) {
 	}
 }
 
-// end is called when that was computed, with the time at which its events have come.
-func (c *computing) end(j *job, at float64) {
-	c.ended = append(c.ended, endedComputation{at: at, prefill: j.pair.Prefill, blocks: j.whole()})
+// end is called when that was computed up to a token, with the time at which its events have come.
+func (c *computing) end(j *job, upTo int, at float64) {
+	c.ended = append(c.ended, endedComputation{at: at, prefill: j.pair.Prefill, blocks: j.req.wholeUpTo(upTo)})
 }
 
 // extend adds to the leading blocks that prefill servers hold those that they compute.

@@ -100,7 +100,7 @@ func (f *fleet) refresh(v *View) {
 func (f *fleet) updateCached(v *View, j *job) {
 	v.gateway.viewFor(j)
 	for p := range f.field.Prefill {
-		f.field.Prefill[p].Cached = cached.Tokens{GPU: v.PrefillHit(p)}
+		f.field.Prefill[p].Cached = cached.Tokens{GPU: v.PrefillHit(p), Pending: v.PrefillPending(p)}
 	}
 	for d := range f.field.Decode {
 		f.field.Decode[d].Cached = cached.Tokens{GPU: v.DecodeHit(d)}

@@ -16,7 +16,9 @@ type Gate struct {
 	Measure  string  `json:"measure"`
 	Limit    float64 `json:"limit"` // at most
 	Value    float64 `json:"value"`
-	Reached  bool    `json:"reached"`
+	// Bound is the value that no policy is below, where that is known; 0: it is not.
+	Bound   float64 `json:"bound,omitempty"`
+	Reached bool    `json:"reached"`
 }
 
 // judged is the policy that the goals are for, and alsoJudged what the gateway does beyond it where
@@ -150,6 +152,9 @@ func (r *Report) gate(goal goal, s *ScenarioReport, name string) (Gate, bool) {
 		ok = gate.compareMeans(ours, s.policy(goal.against))
 	}
 	gate.Reached = gate.Value <= gate.Limit
+	if rival := s.policy(gate.Against); rival != nil && goal.measure == "ttft_mean" {
+		gate.Bound = s.TTFTBound.Mean / rival.Metrics["ttft_mean_s"].Mean
+	}
 	return gate, ok
 }
 
@@ -187,5 +192,9 @@ func (g Gate) String() string {
 	if g.Options {
 		against += ", its options on"
 	}
-	return fmt.Sprintf("%s  %-13s %-13s %-22s %6.3f  at most %.2f%s", mark, g.Policy, g.Scenario, g.Measure, g.Value, g.Limit, against)
+	bound := ""
+	if g.Bound > 0 {
+		bound = fmt.Sprintf(" (no policy is below %.3f)", g.Bound)
+	}
+	return fmt.Sprintf("%s  %-13s %-13s %-22s %6.3f  at most %.2f%s%s", mark, g.Policy, g.Scenario, g.Measure, g.Value, g.Limit, against, bound)
 }

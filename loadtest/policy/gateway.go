@@ -21,6 +21,10 @@ type gateway struct {
 	chooser Chooser // one of the two is nil
 	late    queueingChooser
 	waking  float64 // when late is asked again; infinite: not by time alone
+
+	// waitElsewhere is how many requests wait at the replica that decides for this one, as it reported
+	// last; reportedWaiting how many this one reported.
+	waitElsewhere, reportedWaiting int
 }
 
 // sameStep is the part of what was believed of a prefill below which it was done in the same
@@ -43,7 +47,7 @@ func newGateway(c *cluster, id, blocks int, seed uint64) *gateway {
 	if c.ours {
 		g.computing = newComputing(c.scenario.Prefill, blocks)
 	}
-	g.view = View{gateway: g, held: make([]int, c.scenario.Prefill+c.scenario.Decode)}
+	g.view = View{gateway: g, held: make([]int, c.scenario.Prefill+c.scenario.Decode), pending: make([]int, c.scenario.Prefill)}
 	return g
 }
 
@@ -81,9 +85,7 @@ func (c *cluster) arrive(j *job) {
 	g := c.decider(j)
 	c.idleWait.begin(j)
 	if g.late != nil {
-		c.cal.after(c.replicaDelay(j), func() {
-			g.decide(func(v *View) { g.late.Add(v, j) })
-		})
+		c.gateways[j.replica].requestTurn(j)
 		return
 	}
 	v := g.viewFor(j)
@@ -101,16 +103,51 @@ func (c *cluster) arrive(j *job) {
 	g.send(j)
 }
 
+// requestTurn lets a request that arrived here wait for its turn at its decider, a hop away unless
+// this is the one. Where its turn is now, as far as this replica knows, it does not ask.
+func (g *gateway) requestTurn(j *job) {
+	decider := g.cluster.decider(j)
+	switch {
+	case decider == g:
+		g.decide(func(v *View) { g.late.Add(v, j) })
+	case g.sendAtOnce(j):
+	default:
+		g.cluster.cal.after(g.cluster.replicaDelay(j), func() {
+			decider.decide(func(v *View) { decider.late.Add(v, j) })
+		})
+	}
+}
+
+// sendAtOnce sends a request that another replica decides about if none waits there, and its turn
+// is now, as far as this one knows: what it would be told after a hop to the other and back. Two
+// replicas may take one server for free then, until they know of each other.
+func (g *gateway) sendAtOnce(j *job) bool {
+	binder, ok := g.late.(*lateBinder)
+	if !ok || g.waitElsewhere > 0 {
+		return false
+	}
+	g.view.now = g.cluster.cal.now
+	if !binder.BindAtOnce(&g.view, j) {
+		return false
+	}
+	g.send(j)
+	return true
+}
+
 // send sends a request that was just bound, a hop away unless it arrived here.
 func (g *gateway) send(j *job) {
-	g.cluster.bindIdle(j)
+	g.cluster.bindIdle(g, j)
 	g.estimate(j)
+	j.sender = g
 	if g.computing != nil && j.pair.Prefill != Aggregated {
 		g.computing.begin(j)
-		j.decider = g
 	}
 	g.cluster.notifyGateways(j, dispatched)
-	g.cluster.cal.after(g.cluster.replicaDelay(j)+g.cluster.scenario.trip(), func() { g.cluster.dispatch(j) })
+	hop := 0.0
+	if g.id != j.replica {
+		hop = g.cluster.scenario.ReplicaDelay
+	}
+	g.cluster.cal.after(hop+g.cluster.scenario.trip(), func() { g.cluster.dispatch(j) })
 }
 
 // decide lets the queue change, sends what may go now, and sets the time of its
@@ -129,6 +166,7 @@ func (g *gateway) decide(change func(v *View)) {
 		g.send(j)
 		began = time.Now()
 	}
+	g.reportWaiting()
 	wake, ok := g.late.Wake(v)
 	if !ok || wake >= g.waking {
 		return
@@ -138,6 +176,21 @@ func (g *gateway) decide(change func(v *View)) {
 		if g.waking == wake {
 			g.waking = math.Inf(1)
 			g.decide(func(*View) {})
+		}
+	})
+}
+
+// reportWaiting lets the other replicas know, some time later, how many requests wait here.
+func (g *gateway) reportWaiting() {
+	p, ok := g.late.(*lateBinder)
+	if !ok || !g.cluster.oneDecider || len(g.cluster.gateways) == 1 || p.order.Len() == g.reportedWaiting {
+		return
+	}
+	n := p.order.Len()
+	g.reportedWaiting = n
+	g.cluster.cal.after(g.cluster.scenario.ReplicaDelay, func() {
+		for _, other := range g.cluster.gateways[1:] {
+			other.waitElsewhere = n
 		}
 	})
 }
@@ -153,50 +206,57 @@ const (
 	ended            // the last token is here
 )
 
+// event is a stage of a request as it was when it came: until other replicas hear of it, the next
+// piece of its prompt may have been sent.
+type event struct {
+	stage    stage
+	sender   *gateway // that sent what the stage is of
+	upTo     int
+	pieces   int
+	estimate estimate
+}
+
 // notifyGateways reports a request's stage to the replicas: to the one where it happens at
-// once, or as soon as the engine's answer is there, to the others later. Where one decides for
-// all, only it needs to know.
+// once, or as soon as the engine's answer is there, to the others later.
 func (c *cluster) notifyGateways(j *job, s stage) {
 	at, trip := j.replica, c.scenario.trip()
 	if s == dispatched {
-		at, trip = c.decider(j).id, 0
+		at, trip = j.sender.id, 0
 	}
+	e := event{stage: s, sender: j.sender, upTo: j.upTo, pieces: j.pieces, estimate: j.estimate}
 	for _, g := range c.gateways {
-		if c.oneDecider && g.id != 0 {
-			return
-		}
 		delay := trip
 		if g.id != at {
 			delay += c.scenario.ReplicaDelay
 		}
 		if delay == 0 {
-			g.observe(j, s)
+			g.observe(j, &e)
 			continue
 		}
-		c.cal.after(delay, func() { g.observe(j, s) })
+		c.cal.after(delay, func() { g.observe(j, &e) })
 	}
 }
 
 // observe updates the account, learns, and lets the queue look again.
-func (g *gateway) observe(j *job, s stage) {
+func (g *gateway) observe(j *job, e *event) {
 	now := g.cluster.cal.now
-	switch s {
+	switch e.stage {
 	case dispatched:
-		g.account.recordDispatch(j, now)
+		g.account.recordDispatch(j, e, now)
 		return
 	case pieceDone, prefilled:
-		if j.decider == g {
-			g.computing.end(j, now+g.cluster.scenario.EventDelay)
+		if g.computing != nil && e.sender == g {
+			g.computing.end(j, e.upTo, now+g.cluster.scenario.EventDelay)
 		}
-		served := g.account.recordPrefilled(j, now)
-		nominal := j.estimate.nominal
+		served := g.account.recordPrefilled(j, e, now)
+		nominal := e.estimate.nominal
 		if g.cluster.ours && served < sameStep*nominal { // the work of a step whose fixed part another one bore
 			nominal -= g.cluster.hw.PrefillStep
 		}
 		g.learned.speed(j.pair.Prefill, served, nominal)
-		if s == pieceDone {
-			g.decide(func(v *View) { g.late.Add(v, j) })
-			return
+		if e.stage == pieceDone {
+			g.continuePieces(j, e)
+			break
 		}
 		if learner := g.learner(); learner != nil {
 			g.view.now = now
@@ -214,6 +274,16 @@ func (g *gateway) observe(j *job, s stage) {
 	}
 	if g.late != nil {
 		g.decide(func(*View) {})
+	}
+}
+
+// continuePieces lets what is left of a prompt wait for its turn again.
+func (g *gateway) continuePieces(j *job, e *event) {
+	switch {
+	case g == g.cluster.decider(j) && j.atOnce != e.pieces:
+		g.decide(func(v *View) { g.late.Add(v, j) })
+	case g.id == j.replica && g != g.cluster.decider(j) && g.sendAtOnce(j):
+		j.atOnce = e.pieces
 	}
 }
 
@@ -271,7 +341,12 @@ func (g *gateway) viewFor(j *job) *View {
 	v.now, v.job = g.cluster.cal.now, j
 	g.index.match(j.req.whole(), v.held)
 	if g.computing != nil {
-		g.computing.extend(j.req.whole(), v.held[:g.cluster.scenario.Prefill], v.now)
+		held := v.held[:g.cluster.scenario.Prefill]
+		copy(v.pending, held)
+		g.computing.extend(j.req.whole(), held, v.now)
+		for p := range held {
+			v.pending[p] = held[p] - v.pending[p]
+		}
 	}
 	return v
 }

@@ -74,10 +74,10 @@ func (c *cluster) lookForIdle() (anyIdle bool) {
 	return anyIdle
 }
 
-// bindIdle notes which servers are idle as a request is bound.
-func (c *cluster) bindIdle(j *job) {
+// bindIdle notes which servers are idle as a gateway binds a request.
+func (c *cluster) bindIdle(by *gateway, j *job) {
 	j.isBound = true
-	if j.pair.Prefill != Aggregated && c.decider(j).account.prefill[j.pair.Prefill].work.Len() == 0 {
+	if j.pair.Prefill != Aggregated && by.account.prefill[j.pair.Prefill].work.Len() == 0 {
 		return
 	}
 	for _, p := range c.prefills {

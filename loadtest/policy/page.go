@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+
+	"github.com/tandem-gateway/tandem/loadtest/svg"
 )
 
 //go:embed page.html
@@ -21,7 +23,8 @@ func (r *Report) WritePage(w io.Writer) error {
 		return func(p PolicyReport, name string) string { return fmt.Sprintf(format, scale*mean(p, name)) }
 	}
 	page, err := template.New("page").Funcs(template.FuncMap{
-		"overview": overviewChart, "bars": barChart, "deciles": decileChart,
+		"overview": overviewChart, "names": numberPolicies, "bars": barChart, "deciles": decileChart,
+		"wide": func() template.CSS { return svg.WideStyle },
 		"ours": ourSteps, "reached": reachedGates,
 		"sec": show("%.2f", 1), "milli": show("%.1f", 1e3), "percent": show("%.0f%%", 100), "count": show("%.0f", 1), "micro": show("%.1f", 1e-3),
 		"moved": func(p PolicyReport) string {

@@ -42,6 +42,8 @@ type ScenarioReport struct {
 	Racks    int    `json:"racks"`
 	Replicas int    `json:"gateway_replicas"`
 	SLO      SLO    `json:"slo"`
+	// TTFTBound is a mean time to the first token, in seconds, that no policy is below.
+	TTFTBound Range `json:"ttft_bound_s"`
 	// BestReleased is the released policy with the least mean TTFT, whatever options it needs.
 	BestReleased string `json:"best_released,omitempty"`
 	// BestDefault is the one of them that needs no options that are off by default.
@@ -105,6 +107,7 @@ func (g *grid) scenarioReport(cfg Config, i int, s *Scenario) ScenarioReport {
 	for k, p := range cfg.Policies {
 		sr.Policies = append(sr.Policies, policyReport(p, g.outcomes[i][k]))
 	}
+	sr.TTFTBound = rangeOf(g.bounds[i])
 	sr.BestReleased = sr.best(func(p *PolicyReport) bool { return p.Kind == Released })
 	sr.BestDefault = sr.best(func(p *PolicyReport) bool { return p.Kind == Released && !p.Options })
 	for best, p := range cfg.Policies {

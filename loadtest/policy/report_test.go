@@ -7,6 +7,7 @@ import (
 	"encoding/xml"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -67,10 +68,10 @@ func TestReport_JSONHasItsFields(t *testing.T) {
 	p := s.(map[string]any)["policies"].([]any)[3].(map[string]any)
 	for got, want := range map[string]string{
 		keys(r):                       "first_seed gates metrics scenarios schema seeds skipped trace",
-		keys(s):                       "best_default best_released decode_servers gateway_replicas name policies prefill_servers racks requests slo title",
+		keys(s):                       "best_default best_released decode_servers gateway_replicas name policies prefill_servers racks requests slo title ttft_bound_s",
 		keys(p):                       "deciles default_ratios kind metrics name options ratios source",
 		keys(p["ratios"]):             "bytes_moved goodput_gain goodput_mean_itl_gain ttft_mean ttft_p99 ttft_p99_worst_decile wait_max",
-		keys(r["gates"].([]any)[0]):   "against limit measure policy reached scenario value",
+		keys(r["gates"].([]any)[0]):   "against bound limit measure policy reached scenario value",
 		keys(p["deciles"].([]any)[0]): "longest_prompt_tokens metrics shortest_prompt_tokens",
 		keys(p["metrics"].(map[string]any)["ttft_mean_s"]): "max mean min",
 	} {
@@ -218,6 +219,33 @@ func TestReport_TableAndPageShowAll(t *testing.T) {
 	for _, never := range []string{"http:", "https:", "src=", "NaN", "%!"} {
 		if strings.Contains(page.String(), never) {
 			t.Errorf("the page has %q: it must stand alone, and be whole", never)
+		}
+	}
+}
+
+// Dots of a scenario do not cover each other, and each has the number that the list says is its
+// policy's.
+func TestOverview_DotsAreApartAndNamed(t *testing.T) {
+	r := smallReport(t, "A", "B")
+	x := ratioScale(r)
+	x.length = 300
+	for i := range r.Scenarios {
+		dots, lanes := placeDots(&r.Scenarios[i], x)
+		if len(dots) < 3 || lanes < 2 {
+			t.Errorf("%d dots in %d lanes", len(dots), lanes)
+		}
+		for k, dot := range dots {
+			for _, other := range dots[:k] {
+				if dot.lane == other.lane && math.Abs(dot.x-other.x) < 2*dotRadius {
+					t.Errorf("%s covers %s", dot.policy.Name, other.policy.Name)
+				}
+			}
+		}
+	}
+	chart := string(overviewChart(r))
+	for _, n := range numberPolicies(r) {
+		if dot := fmt.Sprintf(">%d</text>", n.Number); !strings.Contains(chart, "<title>"+n.Name+":") || !strings.Contains(chart, dot) {
+			t.Errorf("no dot %d for %s", n.Number, n.Name)
 		}
 	}
 }

@@ -70,7 +70,7 @@ func TestAIBrix_ConductorWeighsQueuesByPastPrefills(t *testing.T) {
 	}
 	c.Prefilled(v, &job{pair: Pair{Prefill: 2}, began: 1, prefilledAt: 4})
 	waiting := &job{req: v.job.req, pair: Pair{Prefill: 2}}
-	v.gateway.account.recordDispatch(waiting, 0)
+	v.gateway.account.recordDispatch(waiting, &event{upTo: waiting.upTo, estimate: waiting.estimate}, 0)
 	if c.score(v, 2, 0) < 3000 || c.score(v, 3, 0) > 300 {
 		t.Errorf("behind one request of 3 s in the mean: %v ms, elsewhere %v ms", c.score(v, 2, 0), c.score(v, 3, 0))
 	}

@@ -33,6 +33,12 @@ type Request struct {
 // whole returns the blocks that a cache can hold: an engine hashes full ones only.
 func (r *Request) whole() []int32 { return r.Blocks[:r.Prompt/blockTokens] }
 
+// wholeUpTo is those of the blocks that end at a token or before it.
+func (r *Request) wholeUpTo(token int) []int32 {
+	blocks := r.whole()
+	return blocks[:min(len(blocks), token/blockTokens)]
+}
+
 // Trace is a sequence of requests in order of their stamps. Runs share it and do
 // not change it.
 type Trace struct {

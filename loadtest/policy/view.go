@@ -9,6 +9,7 @@ type View struct {
 	now     float64
 	job     *job
 	held    []int // leading blocks of the request by server, prefill first
+	pending []int // of them, by prefill server, those that are being computed there for others
 }
 
 func (v *View) scenario() *Scenario { return v.gateway.cluster.scenario }
@@ -40,6 +41,10 @@ func (v *View) PrefillHit(p int) int {
 	}
 	return min(held, v.job.req.Prompt-1)
 }
+
+// PrefillPending is how many of those tokens p is computing for other requests.
+func (v *View) PrefillPending(p int) int { return v.pending[p] * blockTokens }
+
 func (v *View) DecodeHit(d int) int {
 	held := v.held[v.Prefills()+d] * blockTokens
 	if d == v.job.pair.Decode {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+
+	"github.com/tandem-gateway/tandem/loadtest/svg"
 )
 
 //go:embed page.html
@@ -21,6 +23,7 @@ type section struct {
 // WritePage writes the report as one HTML file without anything from elsewhere.
 func (r *Report) WritePage(out io.Writer) error {
 	page, err := template.New("page").Funcs(template.FuncMap{
+		"wide":    func() template.CSS { return svg.WideStyle },
 		"cost":    costChart,
 		"lines":   func(row *Row, most [2]float64) template.HTML { return timeChart(row.First, most) },
 		"percent": func(share float64) string { return fmt.Sprintf("%.1f%%", 100*share) },

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
-	"net"
+	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
@@ -151,16 +151,20 @@ func (b Body) Parts() iter.Seq[[]byte] {
 	}
 }
 
-// Reader returns the body as a stream. It may be read more than once, by a Reader each.
-func (b Body) Reader() io.Reader {
-	if !b.edited {
-		return bytes.NewReader(b.source)
+// textFields hold what a client says: the prompt, and what shapes it.
+var textFields = []string{"messages", "prompt", "input", "system", "instructions", "tools", "documents", "chat_template"}
+
+// WithoutText returns the body without what the client says, in memory of its own: the bytes that it was
+// parsed from can be let go.
+func (b Body) WithoutText() Body {
+	out := Body{edited: true}
+	for i := range b.fields {
+		f := &b.fields[i]
+		if !slices.Contains(textFields, f.key) {
+			out.fields = append(out.fields, field{key: strings.Clone(f.key), member: bytes.Clone(f.member), value: f.value})
+		}
 	}
-	parts := make(net.Buffers, 0, 2*len(b.fields)+2)
-	for part := range b.Parts() {
-		parts = append(parts, part)
-	}
-	return &parts
+	return out
 }
 
 // Keys returns the keys in the order of the body.

@@ -8,23 +8,47 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// Chunk is what one event of a chat or completions stream says, read in one pass: it is
-// done for each token. Its values alias a copy of the event.
+// Chunk is what one event of a chat or completions stream says. Its values alias the event.
 type Chunk struct {
 	Choices int  // -1: it is no chunk
 	NotText bool // it says something that ids do not: a tool call, reasoning
 	Role    bool // it says whose turn it is, as the first one of a chat does
+	// Ordinary: it has no usage, and nothing that belongs between engines.
+	Ordinary bool
 
-	Prompt gjson.Result // ids of the prompt, in the first one
-	IDs    gjson.Result // of the answer, since the last one
-	Text   gjson.Result
-	Finish gjson.Result // finish_reason
-	Stop   gjson.Result // stop_reason
-	Usage  gjson.Result
+	Prompt Value // ids of the prompt, in the first one
+	IDs    Value // of the answer, since the last one
+	Text   Value
+	Finish Value // finish_reason
+	Stop   Value // stop_reason
+	Usage  Value
 
-	hidden [][2]int // where ids stand, with their names
+	hidden [3][2]int // where ids stand, with their names: as many as an event has
+	holes  int       // of them
+	more   [][2]int  // of an event that says something twice
 }
 
+// ReadEvent returns what an event means, and reads it into a chunk: of chat and completions. The usual
+// event is walked once for both.
+func (d *Dialect) ReadEvent(data []byte, into *Chunk) Meaning {
+	if d != Chat && d != Completions {
+		into.reset()
+		return d.inspect(data)
+	}
+	if g, ok := into.readCommon(data, d == Chat); ok {
+		return g
+	}
+	*into = ReadChunk(data)
+	if d == Chat {
+		return inspectChatAtLength(data)
+	}
+	return inspectCompletionsAtLength(data)
+}
+
+// reset forgets an event.
+func (c *Chunk) reset() { *c = Chunk{Choices: -1} }
+
+// ReadChunk reads an event of any shape.
 func ReadChunk(data []byte) Chunk {
 	c := Chunk{Choices: -1}
 	gjson.ParseBytes(data).ForEach(func(key, value gjson.Result) bool {
@@ -38,9 +62,9 @@ func ReadChunk(data []byte) Chunk {
 				return true
 			})
 		case "prompt_token_ids":
-			c.hide(key, value, &c.Prompt)
+			c.hideAt(key, value, &c.Prompt)
 		case "usage":
-			c.Usage = value
+			c.Usage = Value(value.Raw)
 		}
 		return true
 	})
@@ -49,19 +73,19 @@ func ReadChunk(data []byte) Chunk {
 
 func (c *Chunk) readChoice(choice gjson.Result) {
 	choice.ForEach(func(key, value gjson.Result) bool {
-		switch key.Str {
+		switch raw := Value(value.Raw); key.Str {
 		case "delta":
 			c.readDelta(value)
 		case "text":
-			c.Text = value
+			c.Text = raw
 		case "token_ids":
-			c.hide(key, value, &c.IDs)
+			c.hideAt(key, value, &c.IDs)
 		case "prompt_token_ids":
-			c.hide(key, value, &c.Prompt)
+			c.hideAt(key, value, &c.Prompt)
 		case "finish_reason":
-			c.Finish = value
+			c.Finish = raw
 		case "stop_reason":
-			c.Stop = value
+			c.Stop = raw
 		}
 		return true
 	})
@@ -69,36 +93,57 @@ func (c *Chunk) readChoice(choice gjson.Result) {
 
 func (c *Chunk) readDelta(delta gjson.Result) {
 	delta.ForEach(func(key, value gjson.Result) bool {
-		switch key.Str {
+		switch raw := Value(value.Raw); key.Str {
 		case "role":
 			c.Role = true
 		case "content":
-			c.Text = value
+			c.Text = raw
 		case "tool_calls":
-			c.NotText = c.NotText || value.IsArray()
+			c.NotText = c.NotText || raw.IsArray()
 		case "reasoning", "reasoning_content":
-			c.NotText = c.NotText || value.String() != ""
+			c.NotText = c.NotText || raw.SaysSomething()
 		}
 		return true
 	})
 }
 
 // Silent reports whether the event says nothing of the answer.
-func (c *Chunk) Silent() bool { return c.Text.String() == "" && c.Finish.String() == "" && !c.NotText }
+func (c *Chunk) Silent() bool {
+	return !c.Text.SaysSomething() && !c.Finish.SaysSomething() && !c.NotText
+}
+
+// hideAt is hide for what gjson found.
+func (c *Chunk) hideAt(key, value gjson.Result, into *Value) {
+	c.hide(key.Index, value.Index+len(value.Raw), Value(value.Raw), into)
+}
 
 // hide notes a field that the client did not ask for.
-func (c *Chunk) hide(key, value gjson.Result, into *gjson.Result) {
-	c.hidden = append(c.hidden, [2]int{key.Index, value.Index + len(value.Raw)})
+func (c *Chunk) hide(from, to int, value Value, into *Value) {
+	if c.holes < len(c.hidden) {
+		c.hidden[c.holes] = [2]int{from, to}
+		c.holes++
+	} else {
+		c.more = append(c.more, [2]int{from, to})
+	}
 	if value.IsArray() {
 		*into = value
 	}
+}
+
+// hole is where a hidden field stands.
+func (c *Chunk) hole(i int) [2]int {
+	if i < c.holes {
+		return c.hidden[i]
+	}
+	return c.more[i-c.holes]
 }
 
 // Without appends the event without its ids to out. A field goes with the comma before
 // it, or behind it where it is the first.
 func (c *Chunk) Without(out, data []byte) []byte {
 	at := 0
-	for _, field := range c.hidden {
+	for i := range c.holes + len(c.more) {
+		field := c.hole(i)
 		before := bytes.TrimRight(data[at:field[0]], " \t\r\n")
 		after := data[field[1]:]
 		if trimmed, ok := bytes.CutSuffix(before, []byte{','}); ok {
@@ -113,12 +158,12 @@ func (c *Chunk) Without(out, data []byte) []byte {
 
 // IDList returns what stands between the brackets of a list of numbers, and how many
 // they are.
-func IDList(list gjson.Result) (numbers string, n int) {
-	numbers = strings.Trim(list.Raw, "[] \t\r\n")
-	if numbers == "" {
-		return "", 0
+func IDList(list Value) (numbers []byte, n int) {
+	numbers = bytes.Trim(list, "[] \t\r\n")
+	if len(numbers) == 0 {
+		return nil, 0
 	}
-	return numbers, 1 + strings.Count(numbers, ",")
+	return numbers, 1 + bytes.Count(numbers, []byte{','})
 }
 
 // AsStream turns a whole answer into the events of a stream: the choices, in a chat behind the

@@ -19,7 +19,7 @@ func TestChunk_IDsAreTakenOutWhereverTheyStand(t *testing.T) {
 		}
 		ids, n := IDList(c.IDs)
 		prompt, m := IDList(c.Prompt)
-		if n != 2 || m != 2 || prompt != "1,2" || ids[:1] != "7" {
+		if n != 2 || m != 2 || string(prompt) != "1,2" || ids[0] != '7' {
 			t.Errorf("%s: %d ids %q, prompt %d %q", event, n, ids, m, prompt)
 		}
 	}
@@ -50,8 +50,10 @@ func TestChunk_WhatItSaysOfTheAnswer(t *testing.T) {
 		`{"choices":[]}`: {silent: true},
 	} {
 		c := ReadChunk([]byte(event))
-		if c.Text.String() != want.text || c.Finish.String() != want.finish || c.NotText != want.notText || c.Silent() != want.silent {
-			t.Errorf("%s: text %q, finish %q, not text %v, silent %v", event, c.Text.String(), c.Finish.String(), c.NotText, c.Silent())
+		text, _ := c.Text.String()
+		finish, _ := c.Finish.String()
+		if text != want.text || finish != want.finish || c.NotText != want.notText || c.Silent() != want.silent {
+			t.Errorf("%s: text %q, finish %q, not text %v, silent %v", event, text, finish, c.NotText, c.Silent())
 		}
 	}
 }

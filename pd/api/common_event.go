@@ -7,37 +7,60 @@ import (
 )
 
 // An event of a stream is mostly one token, and of a shape that engines send a hundred times a second for
-// each stream. commonChunk and commonType read such events in one strict pass, without an allocation. They
+// each stream. Chunk.readCommon and commonType read such events in one strict pass, without an allocation. They
 // are false for whatever is not that shape: an error, an escaped key, a key that stands twice, a type that
 // is not the usual one. Then the long way says what the event means, and words what is wrong with it.
 
 // commonChunk is what an event of chat or completions means.
-func commonChunk(data []byte, chat bool) (g Meaning, ok bool) {
-	c := jsonscan.NewCursor(data)
-	chosen, common := false, true
-	for more := c.Enter('{'); more && common; more = c.More('}') {
-		switch key := c.Key(); string(key) {
+func commonChunk(data []byte, chat bool) (Meaning, bool) {
+	var c Chunk
+	return c.readCommon(data, chat)
+}
+
+// readCommon reads an event of chat or completions, and returns what it means.
+func (c *Chunk) readCommon(data []byte, chat bool) (g Meaning, ok bool) {
+	c.reset()
+	at := jsonscan.NewCursor(data)
+	common, ordinary := true, true
+	for more := at.Enter('{'); more && common; more = at.More('}') {
+		from := at.Offset()
+		switch key := at.Key(); string(key) {
 		case "choices":
-			common, chosen = !chosen && commonChoices(&c, chat, &g), true
+			common = c.Choices < 0 && c.readCommonChoices(&at, chat, &g)
 		case "object":
-			kind, plain := plainString(c.Value())
+			kind, plain := plainString(at.Value())
 			common = plain && string(kind) != "error"
 		case "error":
 			common = false
+		case "prompt_token_ids":
+			value := at.Value()
+			c.hide(from, at.Offset(), value, &c.Prompt)
+		case "usage":
+			c.Usage = at.Value()
+			ordinary = ordinary && isNull(c.Usage)
+		case HandoffField, encoderField, "response":
+			at.Value()
+			ordinary = false
 		default:
-			c.Value()
+			at.Value()
 			common = bytes.IndexByte(key, '\\') < 0
 		}
 	}
-	return g, common && c.End() == nil
+	c.Ordinary = ordinary
+	return g, common && at.End() == nil
 }
 
-// commonChoices reads the choices of an event.
-func commonChoices(c *jsonscan.Cursor, chat bool, g *Meaning) (common bool) {
-	common = c.Next() == '['
-	for more := common && c.Enter('['); more && common; more = c.More(']') {
+// readCommonChoices reads the choices of an event. What the chunk keeps is of the first one.
+func (c *Chunk) readCommonChoices(at *jsonscan.Cursor, chat bool, g *Meaning) (common bool) {
+	c.Choices = 0
+	common = at.Next() == '['
+	for more := common && at.Enter('['); more && common; more = at.More(']') {
+		into := c
+		if c.Choices++; c.Choices > 1 {
+			into = &Chunk{}
+		}
 		var choice commonChoice
-		if common = choice.read(c); !common {
+		if common = choice.read(at, into); !common {
 			break
 		}
 		if choice.finished {
@@ -56,21 +79,33 @@ type commonChoice struct {
 	delta    commonDelta
 }
 
-func (h *commonChoice) read(c *jsonscan.Cursor) (common bool) {
-	common = c.Next() == '{'
-	for more := common && c.Enter('{'); more && common; more = c.More('}') {
-		switch key := c.Key(); string(key) {
+func (h *commonChoice) read(at *jsonscan.Cursor, into *Chunk) (common bool) {
+	common = at.Next() == '{'
+	for more := common && at.Enter('{'); more && common; more = at.More('}') {
+		from := at.Offset()
+		switch key := at.Key(); string(key) {
 		case "index":
-			h.index, common = smallNumber(c.Value())
+			h.index, common = smallNumber(at.Value())
 			common = common && h.seen.once(memberIndex)
 		case "finish_reason":
-			reason, plain := plainString(c.Value())
+			into.Finish = at.Value()
+			reason, plain := plainString(into.Finish)
 			h.finished = len(reason) > 0
 			common = plain && string(reason) != "error" && string(reason) != "abort" && h.seen.once(memberFinish)
 		case "delta":
-			common = h.seen.once(memberDelta) && h.delta.read(c)
+			common = h.seen.once(memberDelta) && h.delta.read(at, into)
+		case "text":
+			into.Text = at.Value()
+		case "token_ids":
+			value := at.Value()
+			into.hide(from, at.Offset(), value, &into.IDs)
+		case "prompt_token_ids":
+			value := at.Value()
+			into.hide(from, at.Offset(), value, &into.Prompt)
+		case "stop_reason":
+			into.Stop = at.Value()
 		default:
-			c.Value()
+			at.Value()
 			common = bytes.IndexByte(key, '\\') < 0
 		}
 	}
@@ -87,33 +122,39 @@ type commonDelta struct {
 // isBare reports whether it only names the role, as the chunk does with which engines open.
 func (d *commonDelta) isBare() bool { return d.role && !d.content }
 
-func (d *commonDelta) read(c *jsonscan.Cursor) (common bool) {
-	common = c.Next() == '{'
-	for more := common && c.Enter('{'); more && common; more = c.More('}') {
-		switch key := c.Key(); string(key) {
+func (d *commonDelta) read(at *jsonscan.Cursor, into *Chunk) (common bool) {
+	common = at.Next() == '{'
+	for more := common && at.Enter('{'); more && common; more = at.More('}') {
+		switch key := at.Key(); string(key) {
 		case "role":
-			c.Value()
-			d.role = true
+			at.Value()
+			d.role, into.Role = true, true
 		case "content":
-			common = d.readText(c) && d.seen.once(memberContent)
+			into.Text = at.Value()
+			common = d.isText(into.Text) && d.seen.once(memberContent)
 		case "reasoning_content":
-			common = d.readText(c) && d.seen.once(memberReasoningContent)
+			common = d.readReasoning(at, into) && d.seen.once(memberReasoningContent)
 		case "reasoning":
-			common = d.readText(c) && d.seen.once(memberReasoning)
+			common = d.readReasoning(at, into) && d.seen.once(memberReasoning)
 		case "tool_calls":
-			c.Value()
+			into.NotText = Value(at.Value()).IsArray() || into.NotText
 			d.content = true
 		default:
-			c.Value()
+			at.Value()
 			common = bytes.IndexByte(key, '\\') < 0
 		}
 	}
 	return common
 }
 
-// readText reads a string, of which it matters only whether there is something in it, or null.
-func (d *commonDelta) readText(c *jsonscan.Cursor) (common bool) {
-	value := c.Value()
+func (d *commonDelta) readReasoning(at *jsonscan.Cursor, into *Chunk) (common bool) {
+	value := Value(at.Value())
+	into.NotText = into.NotText || value.SaysSomething()
+	return d.isText(value)
+}
+
+// isText notes whether there is something in a string, and reports whether a value is one, or null.
+func (d *commonDelta) isText(value Value) (common bool) {
 	d.content = d.content || len(value) > 2 && value[0] == '"'
 	return isNull(value) || len(value) > 0 && value[0] == '"'
 }

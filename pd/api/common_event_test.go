@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -50,6 +51,14 @@ var commonEvents = map[*Dialect][]string{
 	},
 }
 
+// notOrdinary have something that is not for the client, or usage.
+var notOrdinary = []string{
+	`{"choices":[{"delta":{"content":"a"}}],"kv_transfer_params":{"do_remote_decode":true}}`, `{"choices":[{"delta":{"content":"a"}}],"ec_transfer_params":{}}`,
+	`{"choices":[{"delta":{"content":"a"}}],"response":{"kv_transfer_params":{}}}`, `{"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":2}}`,
+	`{"choices":[{"delta":{"content":"a"}}],"kv_transfer_params":null}`, `{"usage":{},"choices":[],"usage":null}`,
+	`{"choices":[{"text":""usage" and "kv_transfer_params"","token_ids":[1],"token_ids":[2] , "text":"b"}], "prompt_token_ids" : [ ] }`,
+}
+
 // uncommonEvents mean something else, or are not well formed.
 var uncommonEvents = []string{
 	`[DONE]`, ``, `5`, `null`, `[]`, `{}`, `{"choices":{}}`, `{"choices":null}`, `{"choices":[5]}`, `{"choices":[{}]}`, `{"choices":[]} x`, `{"choices":[{"delta":{"content":"a"}}]`,
@@ -71,10 +80,12 @@ func checkMeaning(t *testing.T, data []byte) (common map[*Dialect]bool) {
 	t.Helper()
 	common = make(map[*Dialect]bool)
 	for _, d := range []*Dialect{Chat, Completions} {
-		g, ok := commonChunk(data, d == Chat)
+		var c Chunk
+		g, ok := c.readCommon(data, d == Chat)
 		if common[d] = ok; !ok {
 			continue
 		}
+		checkChunk(t, &c, data)
 		if want := atLength(d, data); !reflect.DeepEqual(g, want) {
 			t.Errorf("%s: %s means %+v in one pass, and %+v", d.Name, data, g, want)
 		}
@@ -87,6 +98,29 @@ func checkMeaning(t *testing.T, data []byte) (common map[*Dialect]bool) {
 	return common
 }
 
+// checkChunk compares what the one pass kept of an event with what the long way does.
+func checkChunk(t *testing.T, c *Chunk, data []byte) {
+	t.Helper()
+	want := ReadChunk(data)
+	got, without := *c, string(c.Without(nil, data))
+	if long := string(want.Without(nil, data)); without != long {
+		t.Errorf("%s is %s without its ids in one pass, and %s", data, without, long)
+	}
+	got.hidden, want.hidden, got.more, want.more = [3][2]int{}, [3][2]int{}, nil, nil // where they begin may differ by white space
+	// Ordinary events are those of which the long way would find nothing to clean.
+	want.Ordinary = got.Ordinary
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s is %+v in one pass, and %+v", data, got, want)
+	}
+	if !got.Ordinary {
+		return
+	}
+	cleaned, err := Chat.CleanAnswer(data, PromptUsage{Override: true})
+	if _, usage := Chat.ReadUsage(data); usage || KeepsAnswerBlocks(data) || err != nil || !bytes.Equal(cleaned, data) {
+		t.Errorf("%s is not ordinary: usage %v, cleaned %s, %v", data, usage, cleaned, err)
+	}
+}
+
 // What engines send all the time takes one pass, and whatever an event says, both ways say the same of it.
 func TestInspect_OnePassSaysWhatTheLongWaySays(t *testing.T) {
 	for d, events := range commonEvents {
@@ -96,7 +130,7 @@ func TestInspect_OnePassSaysWhatTheLongWaySays(t *testing.T) {
 			}
 		}
 	}
-	for _, data := range uncommonEvents {
+	for _, data := range slices.Concat(uncommonEvents, notOrdinary) {
 		checkMeaning(t, []byte(data))
 	}
 }
@@ -107,7 +141,7 @@ func FuzzInspect_OnePass(f *testing.F) {
 			f.Add([]byte(data))
 		}
 	}
-	for _, data := range uncommonEvents {
+	for _, data := range slices.Concat(uncommonEvents, notOrdinary) {
 		f.Add([]byte(data))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) { checkMeaning(t, data) })

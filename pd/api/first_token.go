@@ -43,8 +43,10 @@ func ReadFirstToken(answer []byte) FirstToken {
 		NotText: len(message.Get("tool_calls").Array()) > 0 || message.Get("reasoning").String() != "" || message.Get("reasoning_content").String() != "",
 		Finish:  choice.Get("finish_reason").String(),
 	}
-	first.prompt, first.Prompt = IDList(prompt)
-	first.answer, first.IDs = IDList(choice.Get("token_ids"))
+	var ids, answered []byte
+	ids, first.Prompt = IDList(Value(prompt.Raw))
+	answered, first.IDs = IDList(Value(choice.Get("token_ids").Raw))
+	first.prompt, first.answer = string(ids), string(answered)
 	return first
 }
 
@@ -167,7 +169,7 @@ func WithFirst(d *Dialect, first, rest Body) (Body, error) {
 			choice = choice.With(Set(field, []byte(v.Raw)))
 		}
 	}
-	if ids, n := IDList(behind.Get("token_ids")); n > 0 && !choice.Get("token_ids").Null() {
+	if ids, n := IDList(Value(behind.Get("token_ids").Raw)); n > 0 && !choice.Get("token_ids").Null() {
 		own := bytes.TrimSuffix(bytes.TrimSpace(choice.Get("token_ids")), []byte("]"))
 		choice = choice.With(Set("token_ids", fmt.Appendf(nil, "%s,%s]", own, ids)))
 	}

@@ -28,6 +28,10 @@ type EventReader struct {
 	data []byte
 }
 
+// keptEvent is how much room for an event that is not whole in the buffer is kept for the next one, in
+// bytes: for a usual one. The first event of a stream may have the ids of a whole prompt.
+const keptEvent = 2 << 10
+
 func NewEventReader(r io.Reader) *EventReader {
 	return &EventReader{in: bufio.NewReaderSize(r, 4<<10)}
 }
@@ -36,7 +40,15 @@ func NewEventReader(r io.Reader) *EventReader {
 // its Raw. io.EOF says that the stream ended between events, ErrUnexpectedEOF
 // that it ended inside one.
 func (s *EventReader) Read() (Event, error) {
-	s.raw, s.data = s.raw[:0], s.data[:0]
+	if s.raw, s.data = s.raw[:0], s.data[:0]; cap(s.raw) > keptEvent {
+		s.raw, s.data = nil, nil // before it waits
+	}
+	if _, err := s.in.Peek(1); err != nil {
+		return Event{}, err
+	}
+	if ev, ok := s.whole(); ok {
+		return ev, nil
+	}
 	lineStart, hasData := 0, false
 	for {
 		part, err := s.in.ReadSlice('\n')
@@ -69,6 +81,23 @@ func (s *EventReader) Read() (Event, error) {
 			return Event{Raw: s.raw, Data: s.data}, nil
 		}
 	}
+}
+
+// whole takes an event out of the buffer where all of it is there, and is one line of data as engines
+// write it. Then nothing is copied.
+func (s *EventReader) whole() (ev Event, ok bool) {
+	here, _ := s.in.Peek(s.in.Buffered()) // no error: it is buffered
+	value, ok := dataLine(here)
+	if !ok {
+		return ev, false
+	}
+	end := bytes.IndexByte(value, '\n')
+	if end < 1 || end+1 >= len(value) || value[end+1] != '\n' || value[end-1] == '\r' {
+		return ev, false
+	}
+	n := len(here) - len(value) + end + 2
+	_, _ = s.in.Discard(n) // no error: it is buffered
+	return Event{Raw: here[:n:n], Data: value[:end:end]}, true
 }
 
 // Events are the data of each event in a piece of a Stream, which is always whole events;
@@ -119,6 +148,10 @@ func (s *EventReader) Drain() { _, _ = io.CopyN(io.Discard, s.in, 4<<10) }
 // AppendWithData appends the event's bytes to out, with its data replaced. All lines that are
 // not data stay.
 func (e Event) AppendWithData(out, data []byte) []byte {
+	const before, after = "data: ", "\n\n"
+	if len(e.Raw) == len(before)+len(e.Data)+len(after) && bytes.HasPrefix(e.Raw, []byte(before)) { // there are no others
+		return append(append(append(out, before...), data...), after...)
+	}
 	for line := range bytes.Lines(e.Raw) {
 		trimmed := bytes.TrimRight(line, "\r\n")
 		if _, isData := dataLine(trimmed); isData || len(trimmed) == 0 {

@@ -155,3 +155,18 @@ func TestEvent_AppendWithDataUsesTheMemoryThatThereIs(t *testing.T) {
 		t.Errorf("%q, with %v allocations", out, n)
 	}
 }
+
+// A long event, such as the first one with the ids of a prompt, leaves no room behind that the stream would
+// hold to its end.
+func TestEventReader_KeepsNoRoomOfALongEvent(t *testing.T) {
+	in := NewEventReader(strings.NewReader("data: " + strings.Repeat("1,", 200<<10) + "\n\ndata: a\n\ndata: b\n\n"))
+	for _, want := range []int{400 << 10, 1, 1} {
+		ev, err := in.Read()
+		if err != nil || len(ev.Data) != want {
+			t.Fatalf("%d bytes of data, want %d: %v", len(ev.Data), want, err)
+		}
+	}
+	if room := cap(in.raw) + cap(in.data); room > 2*keptEvent {
+		t.Errorf("%d bytes are kept", room)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"iter"
+	"unicode/utf8"
 
 	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
 )
@@ -14,14 +15,30 @@ type Value []byte
 // Null reports whether the value is absent or null.
 func (v Value) Null() bool { return len(v) == 0 || v[0] == 'n' }
 
+// SaysSomething reports whether the value is neither absent or null nor an empty string.
+func (v Value) SaysSomething() bool { return !v.Null() && string(v) != `""` }
+
 // String returns the text of a JSON string.
 func (v Value) String() (string, bool) {
 	if len(v) == 0 || v[0] != '"' {
 		return "", false
 	}
+	if inner := v[1:max(1, len(v)-1)]; isPlain(inner) && v[len(v)-1] == '"' && len(v) > 1 {
+		return string(inner), true
+	}
 	var s string
 	err := json.Unmarshal(v, &s)
 	return s, err == nil
+}
+
+// isPlain reports text that stands for itself in a JSON string: of ASCII, without an escape.
+func isPlain(text []byte) bool {
+	for _, c := range text {
+		if c < ' ' || c >= utf8.RuneSelf || c == '\\' || c == '"' {
+			return false
+		}
+	}
+	return true
 }
 
 // Int returns a JSON number that is a whole number.

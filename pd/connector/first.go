@@ -26,6 +26,9 @@ func (f First) edits(t *Transfer) []api.Edit {
 	for _, field := range []string{"ignore_eos", "stop_token_ids", "stop", "logprobs", "top_logprobs"} {
 		edits = append(edits, api.Set(field, t.body.Get(field)))
 	}
+	if least, ok := t.body.Get("min_tokens").Int(); ok && least > 0 {
+		edits = append(edits, api.Set("min_tokens", []byte("1"))) // or a token that ends the answer may be drawn
+	}
 	if f.Seed != 0 {
 		edits = append(edits, f.seed())
 	}
@@ -54,7 +57,7 @@ func wholeBlocks(params gjson.Result) HandedBlocks {
 	if len(groups) != 1 || !groups[0].IsArray() || params.Get("transfer_mode").String() == "push" {
 		return HandedBlocks{}
 	}
-	_, blocks := api.IDList(groups[0])
+	_, blocks := api.IDList(api.Value(groups[0].Raw))
 	return HandedBlocks{Blocks: blocks, Tokens: int(params.Get("remote_num_tokens").Int())}
 }
 

@@ -46,6 +46,13 @@ func (h *Handoff) Coverage() Coverage {
 	return Coverage{}
 }
 
+// DropLeg lets go of decode's request, which was sent and will not be again.
+func (h *Handoff) DropLeg() {
+	if h != nil {
+		h.Leg, h.First = LegRequest{}, nil
+	}
+}
+
 // HasKV reports whether KV comes with the hand-off; with a nil one comes none.
 func (h *Handoff) HasKV() bool { return h != nil && h.Kept }
 

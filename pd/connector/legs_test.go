@@ -84,3 +84,25 @@ func TestOneToken_AsksForTokenIDsAsTheAPIDoes(t *testing.T) {
 		}
 	}
 }
+
+// Prefill is asked for at least one token where the client wants at least one and prefill's token is the
+// first of them: the token that ends an answer is not drawn then.
+func TestOneToken_AtLeastOneWhereItBeginsTheAnswer(t *testing.T) {
+	for _, c := range []struct {
+		body   string
+		wanted bool
+		want   string
+	}{
+		{`{"min_tokens":5}`, true, "1"}, {`{"min_tokens":1}`, true, "1"}, {`{"min_tokens":0}`, true, ""}, {`{}`, true, ""},
+		{`{"min_tokens":5}`, false, ""},
+	} {
+		body, err := api.ParseBody([]byte(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		leg := oneToken(&Transfer{dialect: api.Chat, body: body, First: First{Wanted: c.wanted}})
+		if got := string(leg.Get("min_tokens")); got != c.want {
+			t.Errorf("%s, it begins the answer %v: at least %q tokens, want %q", c.body, c.wanted, got, c.want)
+		}
+	}
+}

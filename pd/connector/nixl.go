@@ -49,14 +49,19 @@ func nixlDecode(t *Transfer, answer []byte) decodeLeg {
 		return decodeLeg{request: t.legWith()}
 	}
 	object = object.With(api.Remove("remote_prefill_cached_tokens"))
+	var edits []api.Edit
 	if params.Get("transfer_mode").String() == "push" {
 		object = object.With(api.Remove("remote_block_ids"))
+		if id := gjson.GetBytes(answer, "id"); t.dialect == api.Responses && id.Type == gjson.String {
+			// Its request id is no header's: a response names it in its body, and is named by it
+			// (entrypoints/openai/responses/protocol.py 0.32, request_id).
+			edits = append(edits, api.Set("request_id", []byte(id.Raw)))
+		}
 	}
 	var ids []byte
 	if t.sharesIDs {
 		ids = promptIDs(answer)
 	}
-	var edits []api.Edit
 	switch {
 	case ids == nil:
 	case t.dialect == api.Completions:

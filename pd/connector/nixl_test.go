@@ -48,3 +48,22 @@ func TestNIXL_NoHandoffIsNormal(t *testing.T) {
 		}
 	}
 }
+
+// Where prefill pushes, decode's leg of a response has the id of prefill's, by which the engines find each other;
+// other APIs have it in a header, and a pull needs none.
+func TestNixlDecode_APushedResponseHasPrefillsID(t *testing.T) {
+	body, err := api.ParseBody([]byte(`{"model":"m","input":"hi"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		dialect *api.Dialect
+		mode    string
+		want    string
+	}{{api.Responses, "push", `"resp_7"`}, {api.Responses, "pull", ""}, {api.Messages, "push", ""}} {
+		leg := nixlDecode(&Transfer{dialect: c.dialect, body: body}, []byte(`{"id":"resp_7","kv_transfer_params":{"transfer_mode":"`+c.mode+`"}}`))
+		if got := string(leg.request.Body.Get("request_id")); got != c.want {
+			t.Errorf("%s, %s: %q, want %q", c.dialect.Name, c.mode, got, c.want)
+		}
+	}
+}

@@ -125,7 +125,7 @@ func promptTokens(t *testing.T, e *engine.Engine, d *api.Dialect, body api.Body)
 	if streams, _ := body.Get("stream").Bool(); streams {
 		body = body.With(api.Set("stream", []byte("false")), api.Remove("stream_options"))
 	}
-	resp, err := http.Post(e.URL()+d.Path, "application/json", body.Reader())
+	resp, err := http.Post(e.URL()+d.Path, "application/json", bytes.NewReader(body.Bytes()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -296,3 +296,26 @@ func BenchmarkChoose64x64(b *testing.B) {
 		m.Choose(r, &f, rand.IntN)
 	}
 }
+
+// Aggregated is the cheapest of all alternatives without a prefill server, and there is one where any
+// decode server computes prompts.
+func TestAggregated_IsTheCheapestWithoutAPrefillServer(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f, r := randomField(t), Demand{PromptTokens: rapid.IntRange(0, 100_000).Draw(t, "prompt"), OutputTokens: rapid.IntRange(1, 2000).Draw(t, "output")}
+		m := Default()
+		got, ok := m.Aggregated(r, &f)
+		any := false
+		for _, a := range m.Alternatives(r, &f, got.Price) {
+			if a.Prefill != "" {
+				continue
+			}
+			any = true
+			if got.Prefill != "" || a.Misses < got.Misses || a.Misses == got.Misses && a.Terms.Total() < got.Terms.Total()-rounding {
+				t.Fatalf("%+v is cheaper than %+v", a, got)
+			}
+		}
+		if ok != any {
+			t.Fatalf("there is one: %v, found: %v", any, ok)
+		}
+	})
+}

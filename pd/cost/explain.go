@@ -64,7 +64,7 @@ func (m *Model) Explain(r Demand, f Candidates, chosen Alternative, limit int) [
 			continue
 		}
 		alone = alone || firstAlone
-		e := explained(a)
+		e := a.Explained()
 		e.Chosen, e.DecodeCached = isChosen, known[a.Decode].Cached.GPU
 		if a.Prefill != "" {
 			held := known[a.Prefill].Cached
@@ -76,8 +76,8 @@ func (m *Model) Explain(r Demand, f Candidates, chosen Alternative, limit int) [
 	return out
 }
 
-// explained is an alternative in milliseconds.
-func explained(a *Alternative) Explained {
+// Explained is the alternative in milliseconds, without what its servers hold.
+func (a *Alternative) Explained() Explained {
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	t := &a.Terms
 	return Explained{

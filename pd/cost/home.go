@@ -7,7 +7,8 @@ import (
 )
 
 // Home is where the session that a request says it belongs to was served last, by server IDs.
-// Prefill is "" where decode computed the prompt. The zero value is nowhere.
+// Prefill is the server that prefilled for it last, "" where decode has computed all its prompts. The
+// zero value is nowhere.
 type Home struct{ Prefill, Decode string }
 
 // What alternatives may differ by and still be taken for equally good: less than predictions

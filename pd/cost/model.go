@@ -159,6 +159,7 @@ func (m *Model) PriceRequest(r Demand, f *Candidates, t *order.Ticket) {
 		}
 		t.PrefillReady = readyAt(t.PrefillReady, i, p.Ready)
 	}
+	t.Follows = f.follows()
 	t.HardwareMismatch = hardwareMismatches(t.HardwareMismatch[:0], r, f, t.Prefill)
 	for i := range f.Decode {
 		d := &f.Decode[i]
@@ -179,6 +180,20 @@ func (m *Model) PriceRequest(r Demand, f *Candidates, t *order.Ticket) {
 		}
 		t.DecodeReady = readyAt(t.DecodeReady, i, d.Ready)
 	}
+}
+
+// worthFollowing is how many tokens that are being computed make a request wait for them.
+const worthFollowing = 1024
+
+// follows reports whether a beginning of a request's prompt that no prefill server has is being computed
+// on one of them for another request.
+func (f *Candidates) follows() bool {
+	most, confirmed := 0, 0
+	for i := range f.Prefill {
+		held := &f.Prefill[i].Cached
+		most, confirmed = max(most, held.GPU), max(confirmed, held.Confirmed())
+	}
+	return most-confirmed >= worthFollowing
 }
 
 // readyAt notes when server i can take the request. The list ends with the last that

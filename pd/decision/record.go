@@ -33,6 +33,20 @@ type Choice struct {
 	Measured   Measured
 }
 
+// PredictedCache is how many of the prompt's tokens the server that computes it was believed to
+// hold, and how many were to be computed, one at least.
+func (c *Choice) PredictedCache() (held, computed int) {
+	server, candidates := c.Chosen.Prefill, c.Candidates.Prefill
+	if server == "" {
+		server, candidates = c.Chosen.Decode, c.Candidates.Decode
+	}
+	if i := cost.IndexOf(candidates, server); i >= 0 {
+		held = min(candidates[i].Cached.GPU, max(0, c.Demand.PromptTokens-1))
+		return held, max(1, c.Demand.PromptTokens-held)
+	}
+	return 0, c.Demand.PromptTokens
+}
+
 // NoPair is the Reason where prefill servers are there and make no pair with decode servers.
 const NoPair = "no_pair"
 

@@ -18,18 +18,26 @@ type Transport struct{ *http.Transport }
 
 // NewTransport returns a transport that never follows a proxy of the environment, and drops idle
 // connections before uvicorn does (5 s), since a POST on a connection that the engine is closing
-// cannot be repeated safely.
+// cannot be repeated safely. A connection keeps its buffers for as long as a stream is open: they hold
+// a usual request, and the events of a stream; what is larger passes them by.
 func NewTransport(connect time.Duration) *Transport {
+	dialer := &net.Dialer{Timeout: connect, KeepAlive: 15 * time.Second}
 	return &Transport{&http.Transport{
-		Proxy:               nil,
-		DialContext:         (&net.Dialer{Timeout: connect, KeepAlive: 15 * time.Second}).DialContext,
+		Proxy: nil,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dialer.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return engineConn{conn}, nil
+		},
 		MaxIdleConns:        4096,
 		MaxIdleConnsPerHost: 512,
 		IdleConnTimeout:     4 * time.Second,
 		DisableCompression:  true,
 		ForceAttemptHTTP2:   false,
-		WriteBufferSize:     32 << 10,
-		ReadBufferSize:      16 << 10,
+		WriteBufferSize:     8 << 10,
+		ReadBufferSize:      4 << 10,
 	}}
 }
 
@@ -48,11 +56,14 @@ var ErrUnread = errors.New("the request was not read")
 //     unread, or before it came (Linux: tcp_close in net/ipv4/tcp.c).
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	var closed, answered atomic.Bool
-	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+	trace := &httptrace.ClientTrace{
 		GotConn:              func(c httptrace.GotConnInfo) { closed.Store(c.Reused && isClosed(c.Conn)) },
 		GotFirstResponseByte: func() { answered.Store(true) },
-	})
-	resp, err := t.Transport.RoundTrip(r.WithContext(ctx))
+	}
+	body := letGo(r, trace)
+	sent := r.WithContext(httptrace.WithClientTrace(r.Context(), trace))
+	sent.Body = body
+	resp, err := t.Transport.RoundTrip(sent)
 	if err == nil {
 		return resp, nil
 	}
@@ -66,8 +77,12 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // isClosed reports whether the other side of a connection on which nothing is awaited has closed
 // or reset it, as the kernel knows it. Nothing is read of the connection.
 func isClosed(conn net.Conn) (closed bool) {
-	if encrypted, is := conn.(interface{ NetConn() net.Conn }); is {
-		conn = encrypted.NetConn()
+	for { // ours, and over it perhaps TLS
+		around, is := conn.(interface{ NetConn() net.Conn })
+		if !is {
+			break
+		}
+		conn = around.NetConn()
 	}
 	socket, is := conn.(syscall.Conn)
 	if !is {

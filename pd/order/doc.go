@@ -13,7 +13,8 @@
 // One of every 1/OverdueShare turns (50) goes to the oldest request that is overdue, whatever its
 // class and objective. The request keeps that turn while the server that is best for it is busy:
 // no other request gets it. While another server is free, it waits for the busy one no longer
-// than any other request would (Servers.Best). So a request whose prefill takes T seconds on the
+// than any other request would (Servers.Best), and four times as long where that server computes its
+// beginning for another request. So a request whose prefill takes T seconds on the
 // server that is best for it goes, whatever else arrives, after at most
 //
 //	overdue + (k+1) (50 tau + B)    seconds

@@ -191,7 +191,7 @@ const idleAhead = 0.1
 // its first decode step, Best returns the latter, so that no request waits long for a busy server
 // while another is free.
 func (s *Servers) Best(t *Ticket, price float64) (Pair, float64) {
-	pair, cost := s.bestAggregated(t, math.Inf(1))
+	pair, cost := s.BestAggregated(t, math.Inf(1))
 	if paired, least := s.bestPair(t, price, math.Inf(1), cost); least < cost {
 		pair, cost = paired, least
 	}
@@ -296,10 +296,10 @@ func (s *Servers) bestFrom(t *Ticket, p int, price, limit float64) (int, float64
 	return best, least
 }
 
-// bestAggregated is the decode server that computes the prompt at least cost, to the request
+// BestAggregated is the decode server that computes the prompt at least cost, to the request
 // and to the batch that waits meanwhile, of those with at most so many seconds of prompts
 // ahead: infinite if there is none.
-func (s *Servers) bestAggregated(t *Ticket, ahead float64) (Pair, float64) {
+func (s *Servers) BestAggregated(t *Ticket, ahead float64) (Pair, float64) {
 	best, least := Pair{}, math.Inf(1)
 	for k := range t.Aggregated {
 		d := wrap(k+s.Start.Decode, len(t.Aggregated))

@@ -304,11 +304,11 @@ func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
 		return Pair{}, false
 	case !(awaited < cost) && !o.isBusyPairBetter(t, s, cost):
 		return pair, true
-	case s.firstStep(t, pair) <= t.declined:
+	case !t.followed && s.firstStep(t, pair) <= t.declined:
 		t.leaves = true
 		return pair, true
 	}
-	if pair, cost = o.bestFreePair(t, s); !math.IsInf(cost, 1) && s.firstStep(t, pair)+o.delayToWaiting(t, pair.Prefill) <= o.patience(t) {
+	if pair, cost = o.bestFreePair(t, s); !math.IsInf(cost, 1) && s.firstStep(t, pair)+o.delayToWaiting(t, pair.Prefill) <= o.patience(t, s) {
 		t.leaves = true
 		return pair, true
 	}
@@ -316,11 +316,26 @@ func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
 	return Pair{}, false
 }
 
+// followShare is the part of its wait within which a request that follows another one must get its
+// first decode step elsewhere. At 1 siblings that come at once would each compute their beginning as
+// soon as the first one does, since that takes no longer than to wait for it.
+const followShare = 0.9
+
 // patience is how long the first decode step may be away on a free prefill server that a request goes
 // to, though waiting for a busy one costs it less: as long as it has left a free one, or as others
 // have for that busy server since one of them went elsewhere. The latter makes another server
 // hold what they share, at no more than the want of it has cost.
-func (o *Order) patience(t *Ticket) float64 { return max(t.declined, o.declinedFor[t.awaited.Prefill]) }
+//
+// One that has followed another request (Ticket.Follows) has not waited in vain. So what counts is what
+// is left of its wait, with those that go first: the last of many siblings go where the wait ends
+// sooner, and not all of them once they have waited for as long as computing takes. It leaves a free
+// server for no longer than four times that all the same.
+func (o *Order) patience(t *Ticket, s *Servers) float64 {
+	if t.followed {
+		return max(t.declined/4, followShare*(o.awaitedWork[t.awaited.Prefill]+s.firstStep(t, t.awaited)))
+	}
+	return max(t.declined, o.declinedFor[t.awaited.Prefill])
+}
 
 // delayToWaiting is what a request's prefill on a server costs those who wait, without the one
 // who is yet to come: where many wait, a server that is free now is not spare.
@@ -338,12 +353,16 @@ func (o *Order) recordAwaited(t *Ticket) {
 	}
 }
 
-// mayStopDeclining says whether a free prefill server could give a request its first decode step within
-// its patience.
+// mayStopDeclining says whether a free server could give a request its first decode step within its
+// patience, as mayGo counts it but over the nearest link: where many have waited for long, and what
+// others would pay keeps them from going, they need no search either.
 func (o *Order) mayStopDeclining(t *Ticket, s *Servers) bool {
-	limit, step := o.patience(t), o.fastestDecode.StepSeconds(t)
+	limit, step := o.patience(t, s), o.fastestDecode.StepSeconds(t)
+	alone := !t.followed && t.leastAggregated+step-rounding <= t.declined
 	for _, p := range o.free {
-		if first, _ := s.prefillSide(t, p, 0); first+t.leastTransfer[p]+step <= limit {
+		ready, _ := s.prefillSide(t, p, 0)
+		first := ready + t.leastTransfer[p] + step
+		if first <= limit && (alone || !t.followed && first-rounding <= t.declined || first-rounding+o.delayToWaiting(t, p) <= limit) {
 			return true
 		}
 	}
@@ -382,7 +401,7 @@ func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 	if o.leastAggregated(t) >= least {
 		return pair, least
 	}
-	if alone, cost := s.bestAggregated(t, o.cfg.Ahead.Seconds()); cost < least {
+	if alone, cost := s.BestAggregated(t, o.cfg.Ahead.Seconds()); cost < least {
 		return alone, cost
 	}
 	return pair, least

@@ -1,14 +1,16 @@
 // Package senttext remembers the text that servers were sent lately, and says by it what they hold
 // and what they are computing, for prompts of which nothing better is known: a belief for two
 // minutes, that nothing confirms. It knows chunks of text (kvstate/tokens), servers by name and
-// class, and times; pd imports it.
+// class, and times; pd imports it, and pd/textsync, which tells other replicas.
 package senttext
 
 import (
-	"hash/maphash"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cespare/xxhash/v2"
 
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 )
@@ -17,7 +19,10 @@ import (
 // hold it, for prompts of which nothing better is known, and that they are computing it. It
 // knows chunks of text and never token ids, so the two cannot mix. Safe for concurrent use.
 type History struct {
-	seed     maphash.Seed
+	// Share takes what other replicas are to be told; nil: nothing. It is set before the first prompt,
+	// and must not wait.
+	Share func(Sent)
+
 	origin   time.Time    // of the times that are kept
 	computes atomic.Int64 // the latest time until which a server is believed to compute anything, since origin
 
@@ -37,34 +42,91 @@ type Salted struct{ Model, Adapter, Salt string }
 
 const (
 	life = 2 * time.Minute // what is believed without a confirmation
+	// mostServers is of how many servers other replicas may tell.
+	mostServers = 1 << 12
 	// ChunkTokens is a guess: English and code run near four bytes a token.
 	ChunkTokens = tokens.ChunkBytes / 4
 )
 
 // New returns a history of nothing.
 func New() *History {
-	return &History{seed: maphash.MakeSeed(), origin: time.Now(), servers: make(map[Server]*serverText)}
+	return &History{origin: time.Now(), servers: make(map[Server]*serverText)}
 }
 
 // Sighting is from when on a server is believed to hold a chunk, and until when to compute it.
-type Sighting struct{ Held, Computes time.Time }
+type Sighting struct {
+	Held, Computes time.Time
+	Shared         bool // other replicas are told
+}
+
+// Sent is what a server was sent, as replicas tell each other.
+type Sent struct {
+	Server   Server
+	KVTokens int    // Record's
+	Marks    []Mark // of the prompt, from its beginning on
+	Sighting
+	Withdrawn bool // the server will not compute them after all; only Computes counts then
+}
 
 // Record remembers what becomes of the leading chunks of a prompt on a server, of which as many are kept
 // as its KV has room for, in tokens; 0: that is not known. What it holds it goes on to hold.
 func (h *History) Record(of Salted, server Server, kvTokens int, chunks []tokens.Chunk, s Sighting) {
-	now, salt := h.now(), h.salt(of)
-	sent := sighting{from: s.Held.Sub(h.origin), until: s.Held.Sub(h.origin) + life, computes: s.Computes.Sub(h.origin)}
-	for latest := h.computes.Load(); int64(sent.computes) > latest && !h.computes.CompareAndSwap(latest, int64(sent.computes)); {
+	sent := Sent{Server: server, KVTokens: kvTokens, Marks: marksOf(of, chunks), Sighting: s}
+	h.record(sent)
+	h.share(sent)
+}
+
+// Withdraw takes back that a server holds chunks which it computes until a time, unless it held
+// them before: what was recorded with the same sighting.
+func (h *History) Withdraw(of Salted, server Server, chunks []tokens.Chunk, s Sighting) {
+	sent := Sent{Server: server, Marks: marksOf(of, chunks), Sighting: s, Withdrawn: true}
+	h.withdraw(sent)
+	h.share(sent)
+}
+
+func (h *History) share(sent Sent) {
+	if sent.Shared && h.Share != nil {
+		h.Share(sent)
+	}
+}
+
+// Receive takes in what another replica says, by a clock that is like ours. What it says of other times
+// than ours is not believed.
+func (h *History) Receive(sent Sent) {
+	switch {
+	case sent.Withdrawn:
+		h.withdraw(sent)
+	case time.Since(sent.Held).Abs() < life && (h.existing(sent.Server) != nil || h.count() < mostServers):
+		h.record(sent)
+	}
+}
+
+func (h *History) record(s Sent) {
+	now := h.now()
+	seen := sighting{from: s.Held.Sub(h.origin), until: s.Held.Sub(h.origin) + life, computes: s.Computes.Sub(h.origin)}
+	for latest := h.computes.Load(); int64(seen.computes) > latest && !h.computes.CompareAndSwap(latest, int64(seen.computes)); {
 		latest = h.computes.Load()
 	}
-	t := h.textOf(server, now)
+	t := h.textOf(s.Server, now)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.until = max(t.until, sent.until)
+	t.until = max(t.until, seen.until)
 	// The beginning last: of what must go, it goes last.
-	for i := len(chunks) - 1; i >= 0; i-- {
-		key := keyOf(salt, chunks[i])
-		t.put(key, t.find(key).followedBy(sent, now), capacity(kvTokens))
+	for i := len(s.Marks) - 1; i >= 0; i-- {
+		t.put(s.Marks[i], t.find(s.Marks[i]).followedBy(seen, now), coveredBy(i+1)-coveredBy(i), capacity(s.KVTokens))
+	}
+}
+
+func (h *History) withdraw(s Sent) {
+	t := h.existing(s.Server)
+	if t == nil {
+		return
+	}
+	until := s.Computes.Sub(h.origin)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, m := range s.Marks {
+		t.withdraw(m, until)
 	}
 }
 
@@ -76,7 +138,7 @@ func (h *History) CachedTokens(of Salted, server Server, chunks []tokens.Chunk) 
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return ChunkTokens * t.held(h.salt(of), chunks, h.now())
+	return ChunkTokens * t.held(saltOf(of), chunks, h.now())
 }
 
 // Computing returns how many leading chunks a server is believed to compute.
@@ -91,22 +153,7 @@ func (h *History) Computing(of Salted, server Server, chunks []tokens.Chunk) int
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.computing(h.salt(of), chunks, now)
-}
-
-// Withdraw takes back that a server holds chunks which it computes until a time, unless it held
-// them before.
-func (h *History) Withdraw(of Salted, server Server, chunks []tokens.Chunk, computes time.Time) {
-	t := h.existing(server)
-	if t == nil {
-		return
-	}
-	salt, until := h.salt(of), computes.Sub(h.origin)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, c := range chunks {
-		t.withdraw(keyOf(salt, c), until)
-	}
+	return t.computing(saltOf(of), chunks, now)
 }
 
 // existing is what a server was sent, nil if that is nothing.
@@ -114,6 +161,13 @@ func (h *History) existing(server Server) *serverText {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return h.servers[server]
+}
+
+// count is of how many servers something is remembered.
+func (h *History) count() int {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return len(h.servers)
 }
 
 // textOf is what a server was sent. Where that is nothing yet, those go of which nothing is believed
@@ -131,7 +185,7 @@ func (h *History) textOf(server Server, now time.Duration) *serverText {
 	}
 	t := h.servers[server]
 	if t == nil {
-		t = &serverText{until: now + life, recent: make(map[chunkKey]sighting), earlier: make(map[chunkKey]sighting)}
+		t = &serverText{until: now + life, recent: make(map[Mark]sighting), earlier: make(map[Mark]sighting)}
 		h.servers[server] = t
 	}
 	return t
@@ -139,5 +193,11 @@ func (h *History) textOf(server Server, now time.Duration) *serverText {
 
 func (h *History) now() time.Duration { return time.Since(h.origin) }
 
-// salt is what makes keys of chunks differ by what else makes their KV differ.
-func (h *History) salt(of Salted) uint64 { return maphash.Comparable(h.seed, of) }
+// saltOf is what makes marks of chunks differ by what else makes their KV differ: on each replica the same.
+func saltOf(of Salted) (salt uint64) {
+	for _, text := range [...]string{of.Model, of.Adapter, of.Salt} {
+		const odd = 0x9e3779b97f4a7c15
+		salt = (bits.RotateLeft64(salt, 23) ^ xxhash.Sum64String(text)) * odd
+	}
+	return salt
+}

@@ -95,18 +95,18 @@ func TestHistory_AServerComputesUntilATime(t *testing.T) {
 func TestHistory_ForgetsOnlyWhatWasPredicted(t *testing.T) {
 	h, of, on, chunks := New(), Salted{Model: "m"}, Server{"s:1", 7}, chunksOf("a", 4)
 	until := time.Now().Add(time.Minute)
-	h.Withdraw(of, on, chunks, until) // of nothing
+	h.Withdraw(of, on, chunks, Sighting{Computes: until}) // of nothing
 	h.Record(of, on, 0, chunks[:2], Sighting{Held: time.Now()})
 	for range 2 { // it is tried there again
 		h.Record(of, on, 0, chunks, Sighting{Held: time.Now(), Computes: until})
 		if n, held := h.Computing(of, on, chunks), h.CachedTokens(of, on, chunks); n != 4 || held != 4*ChunkTokens {
 			t.Errorf("it computes %d chunks and holds %d tokens", n, held)
 		}
-		h.Withdraw(of, on, chunks, until.Add(time.Second)) // another's
+		h.Withdraw(of, on, chunks, Sighting{Computes: until.Add(time.Second)}) // another's
 		if n, held := h.Computing(of, on, chunks), h.CachedTokens(of, on, chunks); n != 4 || held != 4*ChunkTokens {
 			t.Errorf("it computes %d chunks and holds %d tokens after another's was taken back", n, held)
 		}
-		h.Withdraw(of, on, chunks, until)
+		h.Withdraw(of, on, chunks, Sighting{Computes: until})
 		if n, held := h.Computing(of, on, chunks), h.CachedTokens(of, on, chunks); n != 0 || held != 2*ChunkTokens {
 			t.Errorf("it computes %d chunks and holds %d tokens after that was taken back", n, held)
 		}
@@ -176,7 +176,7 @@ func TestHistory_WhereAChunkIsHeldAllBeforeItAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for seed := range uint64(500) {
 			rng := rand.New(rand.NewPCG(seed, 1))
-			h, of, on, chunks := New(), Salted{Model: "m"}, Server{"s:1", 7}, chunksOf("a", 12)
+			h, of, on, chunks := New(), Salted{Model: "m"}, Server{"s:1", 7}, chunksOf("a", 8+int(seed%3)*40)
 			type predicted struct {
 				n     int
 				until time.Time
@@ -196,24 +196,24 @@ func TestHistory_WhereAChunkIsHeldAllBeforeItAre(t *testing.T) {
 						continue
 					}
 					i := rng.IntN(len(open))
-					h.Withdraw(of, on, chunks[:open[i].n], open[i].until)
+					h.Withdraw(of, on, chunks[:open[i].n], Sighting{Computes: open[i].until})
 					open = append(open[:i], open[i+1:]...)
 					n = 0
 				}
 				if n > 0 {
 					h.Record(of, on, 0, chunks[:n], s)
 				}
-				held, now, salt := 0, h.now(), h.salt(of)
-				for i, c := range chunks {
-					if !h.existing(on).find(keyOf(salt, c)).isHeld(now) {
+				held, now := 0, h.now()
+				for i, mark := range marksOf(of, chunks) {
+					if !h.existing(on).find(mark).isHeld(now) {
 						continue
 					}
 					if held++; held <= i {
-						t.Fatalf("seed %d, step %d: chunk %d is held, and only %d before it", seed, step, i, held-1)
+						t.Fatalf("seed %d, step %d: mark %d is held, and only %d before it", seed, step, i, held-1)
 					}
 				}
-				if got := h.CachedTokens(of, on, chunks); got != held*ChunkTokens {
-					t.Fatalf("seed %d, step %d: %d tokens are held, of %d chunks", seed, step, got, held)
+				if got := h.CachedTokens(of, on, chunks); got != coveredBy(held)*ChunkTokens {
+					t.Fatalf("seed %d, step %d: %d tokens are held, of %d marks", seed, step, got, held)
 				}
 			}
 		}
@@ -231,7 +231,7 @@ func TestHistory_ManyAtOnce(t *testing.T) {
 		func(n int) {
 			h.Record(of, Server{fmt.Sprint(n), 7}, 0, chunks, Sighting{Held: time.Now(), Computes: until})
 		},
-		func(int) { h.Withdraw(of, on, chunks, until) },
+		func(int) { h.Withdraw(of, on, chunks, Sighting{Computes: until}) },
 		func(int) { h.CachedTokens(of, on, chunks) },
 		func(int) { h.Computing(of, on, chunks) },
 	} {
@@ -248,4 +248,69 @@ func TestHistory_ManyAtOnce(t *testing.T) {
 	if n, held := h.Computing(of, on, chunks), h.CachedTokens(of, on, chunks); n != 4 || held != 4*ChunkTokens {
 		t.Errorf("it computes %d chunks and holds %d tokens", n, held)
 	}
+}
+
+// Of a long prompt a few chunks less are known to be held than are, and never more.
+func TestHistory_OfLongPromptsSomeChunksAreKnown(t *testing.T) {
+	h, of, all := New(), Salted{Model: "m"}, chunksOf("a", 1000)
+	for i, n := range []int{1, denseChunks - 1, denseChunks, denseChunks + 1, denseChunks + 3, denseChunks + 4, 860, 863} {
+		on := Server{fmt.Sprint(i), 7}
+		until := time.Now().Add(time.Minute)
+		h.Record(of, on, 0, all[:n], Sighting{Held: time.Now(), Computes: until})
+		for asked, holds := range map[int]int{n: n, 1000: n, n / 2: n / 2} {
+			got := h.CachedTokens(of, on, all[:asked]) / ChunkTokens
+			if got > holds || got < holds-(stride-1) || holds <= denseChunks && got != holds {
+				t.Errorf("of %d chunks that it was sent %d are known to be held of %d", n, got, asked)
+			}
+			if computing := h.Computing(of, on, all[:asked]); computing != got {
+				t.Errorf("%d are held and %d computed", got, computing)
+			}
+		}
+		if marks := len(marksOf(of, all[:n])); n == 860 && marks != 263 {
+			t.Errorf("%d marks", marks)
+		}
+	}
+}
+
+// What one history is told of another's prompts it believes as if it had sent them, until they are
+// taken back or two minutes old; of other times than ours it believes nothing.
+func TestHistory_ReceivesWhatAnotherWasSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own, other, of, on, chunks := New(), New(), Salted{Model: "m", Salt: "s"}, Server{"s:1", 7}, chunksOf("a", 200)
+		var told []Sent
+		other.Share = func(s Sent) {
+			told = append(told, s)
+			own.Receive(s)
+		}
+		until := time.Now().Add(time.Minute)
+		seen := Sighting{Held: time.Now(), Computes: until, Shared: true}
+		other.Record(of, on, 1<<20, chunks, seen)
+		other.Record(of, on, 1<<20, chunksOf("bb", 4), Sighting{Held: time.Now()}) // not to be told
+		if n, computes := own.CachedTokens(of, on, chunks), own.Computing(of, on, chunks); n != 200*ChunkTokens || computes != 200 {
+			t.Errorf("%d tokens held, %d chunks computed", n, computes)
+		}
+		if n := own.CachedTokens(Salted{Model: "m", Salt: "t"}, on, chunks); n != 0 {
+			t.Errorf("%d tokens held under another's salt", n)
+		}
+		other.Withdraw(of, on, chunks, seen)
+		if n, computes := own.CachedTokens(of, on, chunks), own.Computing(of, on, chunks); n != 0 || computes != 0 || len(told) != 2 {
+			t.Errorf("%d tokens held, %d chunks computed, told %d times", n, computes, len(told))
+		}
+		for _, off := range []time.Duration{-life, life, -time.Hour, 1000 * time.Hour} {
+			s := told[0]
+			s.Held = time.Now().Add(off)
+			own.Receive(s)
+		}
+		if n := own.CachedTokens(of, on, chunks); n != 0 {
+			t.Errorf("%d tokens held that were sent at another time", n)
+		}
+		for i := range mostServers + 10 {
+			s := told[0]
+			s.Server, s.Marks = Server{ID: fmt.Sprint(i)}, s.Marks[:1]
+			own.Receive(s)
+		}
+		if n := own.count(); n != mostServers {
+			t.Errorf("something is remembered of %d servers", n)
+		}
+	})
 }

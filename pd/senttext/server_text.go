@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 )
 
-// serverText is the chunks of text that a server was sent last. They are kept in two generations: when
+// serverText is the marks of the text that a server was sent last. They are kept in two generations: when
 // the recent one is full it becomes the earlier one, which goes. So at least as many are kept as one
 // generation has room for, and twice as many at most.
 //
@@ -16,14 +16,10 @@ import (
 // and the search for the last one need not look at each.
 type serverText struct {
 	mu              sync.Mutex // guards the rest
-	recent, earlier map[chunkKey]sighting
+	recent, earlier map[Mark]sighting
+	size            int           // chunks that the marks of the recent generation stand for
 	until           time.Duration // something is believed to be held
 }
-
-// chunkKey is a chunk, and what else makes its KV differ.
-type chunkKey uint64
-
-func keyOf(salt uint64, c tokens.Chunk) chunkKey { return chunkKey(salt ^ uint64(c)) }
 
 // A server's KV is taken for no less than leastTokens and no more than mostTokens, and for usualTokens
 // where nothing is known of it.
@@ -68,54 +64,60 @@ func (s sighting) followedBy(sent sighting, now time.Duration) sighting {
 }
 
 // find is what is believed of a chunk. The mutex is held, here and below.
-func (t *serverText) find(key chunkKey) sighting {
-	if s, ok := t.recent[key]; ok {
+func (t *serverText) find(mark Mark) sighting {
+	if s, ok := t.recent[mark]; ok {
 		return s
 	}
-	return t.earlier[key]
+	return t.earlier[mark]
 }
 
-// put keeps what is believed of a chunk in a generation with room for so many.
-func (t *serverText) put(key chunkKey, s sighting, room int) {
-	if _, known := t.recent[key]; !known && len(t.recent) >= room {
-		t.recent, t.earlier = t.earlier, t.recent
-		clear(t.recent)
+// put keeps what is believed of a mark that stands for so many chunks, in a generation with room for
+// so many.
+func (t *serverText) put(mark Mark, s sighting, chunks, room int) {
+	if _, known := t.recent[mark]; !known {
+		if t.size >= room {
+			t.recent, t.earlier, t.size = t.earlier, t.recent, 0
+			clear(t.recent)
+		}
+		t.size += chunks
 	}
-	t.recent[key] = s
+	t.recent[mark] = s
 }
 
 // withdraw takes back that a chunk is held which is computed until a time, unless it was sent before.
-func (t *serverText) withdraw(key chunkKey, computes time.Duration) {
-	at, generation := t.recent[key], t.recent
+func (t *serverText) withdraw(mark Mark, computes time.Duration) {
+	at, generation := t.recent[mark], t.recent
 	if at == (sighting{}) {
-		at, generation = t.earlier[key], t.earlier
+		at, generation = t.earlier[mark], t.earlier
 	}
 	switch {
 	case at == (sighting{}) || at.computes != computes:
 	case at.sentBefore:
-		generation[key] = sighting{from: at.fromBefore, until: at.until}
+		generation[mark] = sighting{from: at.fromBefore, until: at.until}
 	default:
-		delete(generation, key)
+		delete(generation, mark)
 	}
 }
 
 // held is how many leading chunks are believed to be held now.
 func (t *serverText) held(salt uint64, chunks []tokens.Chunk, now time.Duration) int {
-	if len(chunks) == 0 || !t.find(keyOf(salt, chunks[0])).isHeld(now) { // as on most servers
+	holds := func(i int) bool { return t.find(markOf(salt, chunks[coveredBy(i+1)-1])).isHeld(now) }
+	if len(chunks) == 0 || !holds(0) { // as on most servers
 		return 0
 	}
-	return sort.Search(len(chunks), func(i int) bool { return !t.find(keyOf(salt, chunks[i])).isHeld(now) })
+	return coveredBy(sort.Search(marksAmong(len(chunks)), func(i int) bool { return !holds(i) }))
 }
 
-// computing is how many leading chunks are believed to be computed now. It looks at each: what is taken
+// computing is how many leading chunks are believed to be computed now. It looks at each mark: what is taken
 // back of one prompt, others that begin like it may go on to compute.
 func (t *serverText) computing(salt uint64, chunks []tokens.Chunk, now time.Duration) int {
-	for i, c := range chunks {
-		if now >= t.find(keyOf(salt, c)).computes {
-			return i
+	marks := marksAmong(len(chunks))
+	for i := range marks {
+		if now >= t.find(markOf(salt, chunks[coveredBy(i+1)-1])).computes {
+			return coveredBy(i)
 		}
 	}
-	return len(chunks)
+	return coveredBy(marks)
 }
 
 // endsBefore reports whether nothing is believed any more of what the server was sent.

@@ -1,6 +1,7 @@
 package transcript
 
 import (
+	"bytes"
 	"slices"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -49,8 +50,14 @@ func NotFromPrefill(body api.Body) string {
 			if !onlyUsage(v) {
 				return key
 			}
-		case key == "min_tokens" || key == "n" || key == "best_of" || key == "truncate_prompt_tokens" || string(v) == "false" && slices.Contains(copiedFields, key):
-			if n, ok := v.Int(); !ok || n > 1 || key == "min_tokens" && n > 0 || key == "truncate_prompt_tokens" {
+		case key == "min_tokens":
+			// Engines look for stop strings behind the least number of tokens alone, and where
+			// that lies in a text that goes on behind a token was not tried.
+			if n, ok := v.Int(); !ok || n > 0 && len(body.Get("stop")) > 0 && !body.Get("stop").Null() {
+				return key
+			}
+		case key == "n" || key == "best_of" || key == "truncate_prompt_tokens" || string(v) == "false" && slices.Contains(copiedFields, key):
+			if n, ok := v.Int(); !ok || n > 1 || key == "truncate_prompt_tokens" {
 				return key
 			}
 		case slices.Contains([]string{"false", "[]", "{}", `""`}, string(v)):
@@ -90,6 +97,9 @@ func continuable(body api.Body) bool {
 // onlyText reports whether a chat's messages are text: an image is no token, and ids
 // alone would leave it out.
 func onlyText(body api.Body) bool {
+	if all := body.Get("messages"); len(all) > 0 && bytes.IndexByte(all[1:], '[') < 0 {
+		return true // what is no text is in an array: long prompts are not walked for it
+	}
 	messages, _ := body.Get("messages").Array()
 	for _, m := range messages {
 		message, ok := m.Object()

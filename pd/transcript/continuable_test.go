@@ -16,7 +16,7 @@ func TestNotFromPrefill_FieldsThatAreNotProved(t *testing.T) {
 		`,"stop":"x","include_stop_str_in_output":true`:                                                               "", `,"stop":["x","y"]`: "", `,"logprobs":true,"top_logprobs":2`: "", `,"repetition_penalty":1.1`: "",
 		`,"tools":[{}],"tool_choice":"none"`: "", `,"tools":[{}],"tool_choice":"auto"`: "tools", `,"tools":[{}],"tool_choice":"required"`: "tools",
 		`,"tool_choice":{"type":"function"}`: "tool_choice", `,"tools":[{}],"tool_choice":"none","seed":1`: "seed",
-		`,"seed":7`: "seed", `,"min_tokens":1`: "min_tokens", `,"n":2`: "n",
+		`,"seed":7`: "seed", `,"min_tokens":1`: "", `,"min_tokens":3,"stop":null`: "", `,"min_tokens":3,"stop":"x"`: "min_tokens", `,"min_tokens":"x"`: "min_tokens", `,"n":2`: "n",
 		`,"skip_special_tokens":false`: "skip_special_tokens", `,"truncate_prompt_tokens":8`: "truncate_prompt_tokens",
 		`,"stream_options":{"some_day":true}`: "stream_options", `,"tools":[{}]`: "tools", `,"echo":true`: "echo", `,"new":1`: "new",
 		`,"presence_penalty":0.1`: "presence_penalty", `,"response_format":{"type":"json_object"}`: "response_format",

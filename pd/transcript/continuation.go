@@ -37,13 +37,13 @@ func (t *Transcript) Continue() (Continuation, error) {
 		return t.continueAsChat()
 	case !t.asked || t.withoutIDs:
 		return Continuation{}, errNoIDs
-	case t.beyondIDs || t.promptTokens == 0 || t.deliveredTokens == 0 || left <= 0 || !onlyText(t.req.Body):
+	case t.beyondIDs || t.promptTokens == 0 || t.deliveredTokens == 0 || left <= 0 || !t.isOnlyText():
 		return Continuation{}, errMoreThanIDs
 	}
 	t.answer, t.answerTokens = t.answer[:t.deliveredBytes], t.deliveredTokens
 	t.tokensBefore, t.continued, t.behindFirst, t.keepsCache = t.deliveredTokens, true, false, false
 
-	ids := append(append(append([]byte("["), t.prompt...), ','), t.answer...)
+	ids := append(append(t.prompt.appendTo([]byte("[")), ','), t.answer...)
 	body := api.Body{}.With(
 		api.Set("model", t.req.Body.Get("model")),
 		api.Set("prompt", append(ids, ']')),
@@ -82,8 +82,11 @@ func (t *Transcript) BehindFirst(characters int) error {
 
 // Limits are the fields that bound the answer, less what was said of it.
 func (t *Transcript) Limits() (edits []api.Edit) {
+	if least, ok := t.req.Body.Get("min_tokens").Int(); ok {
+		edits = append(edits, api.Set("min_tokens", strconv.AppendInt(nil, max(0, least-int64(t.tokensBefore)), 10)))
+	}
 	if t.req.MaxOutput == 0 {
-		return nil // the model's length does, which counts prompt and answer together
+		return edits // the model's length does, which counts prompt and answer together
 	}
 	for i, field := range t.req.Dialect.Limits() {
 		if field == t.req.MaxField || i == 0 && t.req.MaxField == "" || !t.req.Body.Get(field).Null() {

@@ -38,7 +38,7 @@ func asked(t *testing.T, d *api.Dialect, request string, byText bool, modelLen i
 	}
 	s.StartLeg(vllm, body)
 	for _, e := range events {
-		s.Record([]byte(e))
+		s.recordAt([]byte(e))
 	}
 	return s
 }
@@ -143,18 +143,18 @@ func TestRecord_AContinuationLooksLikeTheStream(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		s.StartLeg(vllm, rest.Body)
-		got := string(s.Record([]byte(says)))
+		got := string(s.recordAt([]byte(says)))
 		for path, want := range c.want {
 			if is := gjson.Get(got, path).Raw; is != want {
 				t.Errorf("%s: %s is %s, want %s", name, path, is, want)
 			}
 		}
-		counted := string(s.Record([]byte(usage)))
+		counted := string(s.recordAt([]byte(usage)))
 		if u := gjson.Get(counted, "usage").Raw; gjson.Get(counted, "id").Str != "x" || gjson.Get(u, "prompt_tokens").Int() != 3 || gjson.Get(u, "completion_tokens").Int() != 3 ||
 			gjson.Get(u, "total_tokens").Int() != 6 || gjson.Get(u, "prompt_tokens_details").Exists() {
 			t.Errorf("%s: the usage is %s", name, counted)
 		}
-		if got := string(s.Record([]byte(`[DONE]`))); got != "[DONE]" {
+		if got := string(s.recordAt([]byte(`[DONE]`))); got != "[DONE]" {
 			t.Errorf("%s: the end marker becomes %q", name, got)
 		}
 	}
@@ -168,10 +168,10 @@ func TestRecord_AStreamIsAsItsEngineSentIt(t *testing.T) {
 		`,"return_token_ids":true`: chatSays, ``: strings.Replace(chatSays, `,"token_ids":[7,8]`, "", 1),
 	} {
 		s := asked(t, api.Chat, `{"model":"m","messages":[]`+ids+`}`, false, 100, chatBegins)
-		if got := string(s.Record([]byte(chatSays))); got != want {
+		if got := string(s.recordAt([]byte(chatSays))); got != want {
 			t.Errorf("with%s: %s", ids, got)
 		}
-		if got := string(s.Record([]byte(usage))); got != usage {
+		if got := string(s.recordAt([]byte(usage))); got != usage {
 			t.Errorf("the usage becomes %s", got)
 		}
 	}
@@ -228,10 +228,10 @@ func TestRecord_AContinuationByTextGoesOnWithTheText(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.StartLeg(vllm, rest.Body)
-	if got := s.Record([]byte(`{"id":"y","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}`)); got != nil {
+	if got := s.recordAt([]byte(`{"id":"y","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}`)); got != nil {
 		t.Errorf("the role comes again: %s", got)
 	}
-	got := string(s.Record([]byte(`{"id":"y","choices":[{"index":0,"delta":{"content":"b"}}],"usage":{"prompt_tokens":7,"completion_tokens":1,"total_tokens":8}}`)))
+	got := string(s.recordAt([]byte(`{"id":"y","choices":[{"index":0,"delta":{"content":"b"}}],"usage":{"prompt_tokens":7,"completion_tokens":1,"total_tokens":8}}`)))
 	if gjson.Get(got, "choices.0.delta").Raw != `{"content":"b"}` || gjson.Get(got, "id").Str != "x" {
 		t.Errorf("the client sees %s", got)
 	}
@@ -257,7 +257,7 @@ func TestContinue_NotWithoutIDs(t *testing.T) {
 	body, _ := api.ParseBody([]byte(`{"model":"m","messages":[]}`))
 	unasked := New(Request{Dialect: api.Chat, Body: body, HideUsage: true}, 100, true)
 	unasked.StartLeg(Engine{}, body) // one of which nothing is known
-	if got := string(unasked.Record([]byte(chatText))); got != chatText {
+	if got := string(unasked.recordAt([]byte(chatText))); got != chatText {
 		t.Errorf("what nothing is noted of becomes %s", got)
 	}
 }
@@ -272,12 +272,15 @@ func TestBehindFirst(t *testing.T) {
 		modelLen int
 		events   []string
 		goesOn   bool
-		limit    string // max_tokens of the rest
+		limits   string // max_tokens and min_tokens of the rest
 	}{
-		"with a bound":               {`{"model":"m","prompt":"x","max_tokens":9}`, 100, []string{prompt}, true, "8"},
-		"room for one":               {`{"model":"m","prompt":"x","max_tokens":2}`, 100, []string{prompt}, true, "1"},
+		"with a bound":               {`{"model":"m","prompt":"x","max_tokens":9}`, 100, []string{prompt}, true, "8 "},
+		"at least three tokens":      {`{"model":"m","prompt":"x","max_tokens":9,"min_tokens":3}`, 100, []string{prompt}, true, "8 2"},
+		"at least one":               {`{"model":"m","prompt":"x","min_tokens":1}`, 5, []string{prompt}, true, " 0"},
+		"at least none":              {`{"model":"m","prompt":"x","min_tokens":0}`, 5, []string{prompt}, true, " 0"},
+		"room for one":               {`{"model":"m","prompt":"x","max_tokens":2}`, 100, []string{prompt}, true, "1 "},
 		"room for none":              {`{"model":"m","prompt":"x","max_tokens":1}`, 100, []string{prompt}, false, ""},
-		"as long as the model's":     {`{"model":"m","prompt":"x"}`, 5, []string{prompt}, true, ""},
+		"as long as the model's":     {`{"model":"m","prompt":"x"}`, 5, []string{prompt}, true, " "},
 		"the model has no more room": {`{"model":"m","prompt":"x"}`, 4, []string{prompt}, false, ""},
 		"a prompt without ids":       {`{"model":"m","prompt":"x","max_tokens":9}`, 100, []string{one}, false, ""},
 		"two tokens":                 {`{"model":"m","prompt":"x","max_tokens":9}`, 100, []string{prompt, two}, false, ""},
@@ -291,14 +294,12 @@ func TestBehindFirst(t *testing.T) {
 		if !c.goesOn {
 			continue
 		}
-		limit := ""
+		set := map[string]string{}
 		for _, edit := range s.Limits() {
-			if edit.Key == "max_tokens" {
-				limit = string(edit.Value)
-			}
+			set[edit.Key] = string(edit.Value)
 		}
-		if limit != c.limit {
-			t.Errorf("%s: the rest is bounded by %q, want %q", name, limit, c.limit)
+		if limits := set["max_tokens"] + " " + set["min_tokens"]; limits != c.limits {
+			t.Errorf("%s: the rest is bounded by %q, want %q", name, limits, c.limits)
 		}
 	}
 }

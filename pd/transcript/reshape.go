@@ -18,16 +18,16 @@ func (t *Transcript) reshape(c *api.Chunk, data []byte) []byte {
 	if t.text.used {
 		out = set(out, "choices.0.delta", gjson.GetBytes(data, "choices.0.delta").Raw)
 	} else if t.req.Dialect == api.Chat {
-		out = set(out, "choices.0.delta", `{"content":`+c.Text.Raw+`}`)
+		out = set(out, "choices.0.delta", `{"content":`+string(c.Text)+`}`)
 	} else {
-		out = set(out, "choices.0.text", c.Text.Raw)
+		out = set(out, "choices.0.text", string(c.Text))
 	}
-	out = set(set(out, "choices.0.finish_reason", c.Finish.Raw), "choices.0.stop_reason", c.Stop.Raw)
+	out = set(set(out, "choices.0.finish_reason", string(c.Finish)), "choices.0.stop_reason", string(c.Stop))
 	if t.showIDs {
-		out = set(out, "choices.0.token_ids", c.IDs.Raw)
+		out = set(out, "choices.0.token_ids", string(c.IDs))
 	}
-	if c.Usage.IsObject() {
-		out = set(out, "usage", t.usageOf(c.Usage))
+	if usage := gjson.ParseBytes(c.Usage); usage.IsObject() {
+		out = set(out, "usage", t.usageOf(usage))
 	}
 	return out
 }
@@ -47,15 +47,16 @@ func (t *Transcript) behind(c *api.Chunk, data []byte) []byte {
 	if logprobs := gjson.GetBytes(out, "choices.0.logprobs"); t.textBefore > 0 && logprobs.IsObject() {
 		out = set(out, "choices.0.logprobs", api.ShiftOffsets(logprobs, t.textBefore))
 	}
-	if c.Usage.IsObject() {
-		out = set(out, "usage", t.usageOf(c.Usage))
+	if usage := gjson.ParseBytes(c.Usage); usage.IsObject() {
+		out = set(out, "usage", t.usageOf(usage))
 	}
 	return out
 }
 
 // recordUsage corrects the usage chunk of a continuation: to the client there was one
 // prompt and one answer.
-func (t *Transcript) recordUsage(data []byte, usage gjson.Result) []byte {
+func (t *Transcript) recordUsage(data []byte, value api.Value) []byte {
+	usage := gjson.ParseBytes(value)
 	t.usageSeen = t.usageSeen || usage.IsObject()
 	if !t.continued || !usage.IsObject() {
 		return data

@@ -1,8 +1,6 @@
 package transcript
 
 import (
-	"bytes"
-
 	"github.com/tandem-gateway/tandem/pd/api"
 )
 
@@ -14,7 +12,7 @@ type Transcript struct {
 	showIDs  bool // the client asked for ids itself
 	modelLen int  // tokens; 0 is unknown
 
-	prompt       []byte // "1,2,3", as the engine wrote them
+	prompt       packedIDs
 	promptTokens int
 	answer       []byte
 	answerTokens int
@@ -37,6 +35,8 @@ type Transcript struct {
 	beyondText   bool           // nor does text
 	finished     bool           // the answer is whole; usage and end marker may follow
 	usageSeen    bool
+	textDropped  bool
+	notOnlyText  bool // the messages that were dropped had more than text
 }
 
 // Request is what a transcript needs of the request whose stream it follows.
@@ -97,30 +97,28 @@ func (t *Transcript) StartLeg(e Engine, body api.Body) api.Body {
 	return body
 }
 
-// Record notes what an event says and returns it as the client may see it, nil if it may not.
-func (t *Transcript) Record(data []byte) []byte {
+// Record notes what an event says, which c is, and returns it as the client may see it, nil if it may not.
+func (t *Transcript) Record(c *api.Chunk, data []byte) []byte {
 	if !t.asked && !t.continued {
 		t.beyondIDs = true
 		if !t.text.supported {
 			return data
 		}
 	}
-	data = bytes.TrimLeft(data, " \t\r\n") // ids are found by their place
-	c := api.ReadChunk(data)
 	switch {
 	case c.Choices < 0:
 		return data // the end marker
 	case c.Choices == 0:
 		return t.recordUsage(data, c.Usage)
 	}
-	t.recordChunk(&c)
+	t.recordChunk(c)
 	switch {
 	case t.text.used && c.Silent(), t.behindFirst && c.Role:
 		return nil // the role, which the client has
 	case t.behindFirst:
-		return t.behind(&c, data)
+		return t.behind(c, data)
 	case t.continued:
-		return t.reshape(&c, data)
+		return t.reshape(c, data)
 	case t.template == nil:
 		t.template = c.Without(nil, data)
 	}
@@ -134,7 +132,10 @@ func (t *Transcript) Record(data []byte) []byte {
 // recordChunk keeps what a chunk says of prompt and answer.
 func (t *Transcript) recordChunk(c *api.Chunk) {
 	if ids, n := api.IDList(c.Prompt); n > 0 && t.promptTokens == 0 {
-		t.prompt, t.promptTokens = []byte(ids), n
+		t.promptTokens = n
+		if t.prompt = packIDs(ids, n); t.prompt == nil {
+			t.beyondIDs = true
+		}
 	}
 	if ids, n := api.IDList(c.IDs); n > 0 {
 		if len(t.answer) > 0 {
@@ -142,8 +143,8 @@ func (t *Transcript) recordChunk(c *api.Chunk) {
 		}
 		t.answer, t.answerTokens = append(t.answer, ids...), t.answerTokens+n
 	}
-	text, finish := c.Text.String() != "", c.Finish.String() != ""
-	if text && !c.IDs.Exists() {
+	text, finish := c.Text.SaysSomething(), c.Finish.SaysSomething()
+	if text && c.IDs == nil {
 		t.withoutIDs, t.beyondIDs = t.asked, true
 	}
 	if text || finish {
@@ -153,8 +154,30 @@ func (t *Transcript) recordChunk(c *api.Chunk) {
 	t.beyondText = t.beyondText || c.NotText || c.Choices > 1
 	t.beyondIDs = t.beyondIDs || t.beyondText
 	if text && t.text.supported {
-		t.text.record(c.Text.String())
+		said, _ := c.Text.String()
+		t.text.record(said)
 	}
+}
+
+// DropText lets go of what the client said, and reports whether it did: not where the answer may be
+// continued by its text, which goes back to the engine behind the client's.
+func (t *Transcript) DropText() bool {
+	if t.text.allowed {
+		return false
+	}
+	if !t.textDropped {
+		t.notOnlyText, t.textDropped = !onlyText(t.req.Body), true
+		t.req.Body = t.req.Body.WithoutText()
+	}
+	return true
+}
+
+// isOnlyText reports whether the client's messages are text.
+func (t *Transcript) isOnlyText() bool {
+	if t.textDropped {
+		return !t.notOnlyText
+	}
+	return onlyText(t.req.Body)
 }
 
 // WithoutIDs reports whether the engine was asked for token ids and reported none.

@@ -56,7 +56,7 @@ func TestTranscript_TheEndOfAWholeAnswer(t *testing.T) {
 	} {
 		s := Transcript{req: Request{Dialect: api.Completions, HideUsage: c.hide}, asked: true}
 		for _, e := range c.events {
-			s.Record([]byte(e))
+			s.recordAt([]byte(e))
 		}
 		if got := string(s.Ending()); got != c.want {
 			t.Errorf("after %q: %q, want %q", c.events, got, c.want)
@@ -75,7 +75,7 @@ func TestTranscript_WhoContinuesTextIsNotAskedForIDs(t *testing.T) {
 	vllm := Engine{Name: "vllm", MayReportIDs: true}
 	said := []byte(`{"id":"x","choices":[{"index":0,"delta":{"content":"a"}}]}`)
 	leg := s.StartLeg(vllm, body)
-	if s.Record(said); leg.Get("return_token_ids") == nil || !s.WithoutIDs() {
+	if s.recordAt(said); leg.Get("return_token_ids") == nil || !s.WithoutIDs() {
 		t.Fatalf("it is asked %s, and told none: %v", leg.Bytes(), s.WithoutIDs())
 	}
 	rest, err := s.Continue()
@@ -83,7 +83,7 @@ func TestTranscript_WhoContinuesTextIsNotAskedForIDs(t *testing.T) {
 		t.Fatal(err)
 	}
 	leg = s.StartLeg(vllm, rest.Body)
-	if s.Record(said); leg.Get("return_token_ids") != nil || s.WithoutIDs() {
+	if s.recordAt(said); leg.Get("return_token_ids") != nil || s.WithoutIDs() {
 		t.Errorf("it is asked %s, and told none: %v", leg.Bytes(), s.WithoutIDs())
 	}
 	if again, err := s.Continue(); err != nil || s.tokensBefore != 2 {
@@ -91,14 +91,39 @@ func TestTranscript_WhoContinuesTextIsNotAskedForIDs(t *testing.T) {
 	}
 }
 
-// What keeping the transcript of a stream costs for each event: the budget is 2 us, of
-// a token that takes an engine some 10 ms.
+// recordAt is Record of an event of any shape.
+func (t *Transcript) recordAt(data []byte) []byte {
+	var c api.Chunk
+	t.req.Dialect.ReadEvent(data, &c)
+	return t.Record(&c, data)
+}
+
+// An event that brings a token is read, kept and cut without an allocation.
+func TestRecord_AnEventAllocatesNothing(t *testing.T) {
+	event := []byte(`{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null,"token_ids":[48113]}]}`)
+	s := Transcript{req: Request{Dialect: api.Chat}, asked: true}
+	var c api.Chunk
+	if n := testing.AllocsPerRun(100, func() {
+		api.Chat.ReadEvent(event, &c)
+		if len(s.Record(&c, event)) == 0 || len(s.answer) == 0 {
+			t.Fatal("it is not recorded")
+		}
+		s.answer = s.answer[:0]
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// What reading an event and keeping the transcript of a stream costs: the budget is 1 us, of
+// a token that takes an engine some 10 ms, and no allocation.
 func BenchmarkTranscript_Event(b *testing.B) {
 	event := []byte(`{"id":"chatcmpl-tandem-5b0c1c9e","object":"chat.completion.chunk","created":1763640000,"model":"test-model","choices":[{"index":0,"delta":{"content":" bicycle"},"logprobs":null,"finish_reason":null,"token_ids":[48113]}],"prompt_token_ids":null}`)
 	s := Transcript{req: Request{Dialect: api.Chat}, asked: true}
+	var c api.Chunk
 	b.ReportAllocs()
 	for b.Loop() {
-		s.Record(event)
+		api.Chat.ReadEvent(event, &c)
+		s.Record(&c, event)
 		s.answer = s.answer[:0]
 	}
 }

@@ -17,6 +17,7 @@ type Entry struct {
 	Connector string `yaml:"connector" json:"connector,omitempty"`
 	KVAddress string `yaml:"kv-address" json:"kv-address,omitempty"`
 	Weights   string `yaml:"weights" json:"weights,omitempty"`
+	Store     string `yaml:"store" json:"store,omitempty"`
 	Group     string `yaml:"group" json:"group,omitempty"`
 	Native    bool   `yaml:"native" json:"native,omitempty"`
 	Layout    string `yaml:"layout" json:"layout,omitempty"`
@@ -40,7 +41,7 @@ type Entry struct {
 func (e Entry) Spec(role pools.Role) pools.Spec {
 	return pools.Spec{
 		URL: strings.TrimRight(e.URL, "/"), Rank: e.Rank, Role: role, Connector: e.Connector,
-		KVAddress: e.KVAddress, Group: e.Group, Native: e.Native, Weights: e.Weights, Layout: e.Layout,
+		KVAddress: e.KVAddress, Store: e.Store, Group: e.Group, Native: e.Native, Weights: e.Weights, Layout: e.Layout,
 		Variant: e.Variant, Elastic: e.Elastic, GPUs: e.GPUs, Metrics: e.Metrics, ORCA: e.ORCA, Host: e.Host, Rack: e.Rack, Zone: e.Zone, Drain: e.Drain,
 		Events: e.Events, Replay: e.Replay, EventBind: e.EventBind, EventRanks: e.EventRanks,
 	}

@@ -55,6 +55,30 @@ type sglangArgs struct {
 	BootstrapPort int    `json:"disaggregation_bootstrap_port"`
 	PageSize      int    `json:"page_size"`
 	KVType        string `json:"kv_cache_dtype"`
+
+	Publisher *sglangPublisher `json:"kv_events"`
+}
+
+// sglangPublisher is where an SGLang since 0.5.23 says that it publishes (sglang/srt/runtime_context.py,
+// describe_kv_events_publisher). The host that it names is where it binds, mostly a wildcard.
+type sglangPublisher struct {
+	Publisher  string `json:"publisher"` // zmq
+	EventsPort int    `json:"endpoint_port_base"`
+	ReplayPort int    `json:"replay_endpoint_port_base"`
+	LoadPort   int    `json:"load_endpoint_port_base"`
+	Topic      string `json:"topic"`
+	LoadTopic  string `json:"load_topic"`
+	Ranks      int    `json:"dp_size"`
+}
+
+func (p *sglangPublisher) ports() pools.Publisher {
+	if p == nil || p.Publisher != "zmq" {
+		return pools.Publisher{}
+	}
+	return pools.Publisher{
+		EventsPort: p.EventsPort, ReplayPort: p.ReplayPort, LoadPort: p.LoadPort,
+		Topic: p.Topic, LoadTopic: p.LoadTopic, Ranks: p.Ranks,
+	}
 }
 
 func (e engine) sglangIdentity(ctx context.Context) (pools.Identity, error) {
@@ -62,7 +86,7 @@ func (e engine) sglangIdentity(ctx context.Context) (pools.Identity, error) {
 	if err == nil && args.Mode == "" {
 		args, err = page[sglangArgs](ctx, e, "/get_server_info") // as it was called before
 	}
-	reported := pools.Identity{Engine: "sglang", Version: args.Version, KVType: args.KVType, KVPort: args.BootstrapPort}
+	reported := pools.Identity{Engine: "sglang", Version: args.Version, KVType: args.KVType, KVPort: args.BootstrapPort, Publisher: args.Publisher.ports()}
 	if args.PageSize > 0 {
 		reported.BlockTokens = strconv.Itoa(args.PageSize)
 	}

@@ -19,17 +19,20 @@ type Adapters struct {
 	Asked   time.Time // when the engine was asked: its answer is no older
 }
 
-// adapterSeries is vLLM's: its labels hold the names, its value the time at which
-// they were true. Old label sets stay exposed beside the newest.
-const adapterSeries = "vllm:lora_requests_info"
-
-// parseAdapters reads the newest sample.
-func parseAdapters(families map[string]*dto.MetricFamily) Adapters {
+// parseAdapters reads the newest sample of the first series that is there. Its labels hold the
+// names, its value the time at which they were true; old label sets stay exposed beside the
+// newest (vllm/v1/metrics/loggers.py 0.32).
+func parseAdapters(families map[string]*dto.MetricFamily, series []Series) Adapters {
 	var newest *dto.Metric
-	at := -1.0
-	for _, m := range family(families, adapterSeries).GetMetric() {
-		if v, ok := (Series{}).value(m); ok && v > at {
-			newest, at = m, v
+	for _, s := range series {
+		at := -1.0
+		for _, m := range family(families, s.Name).GetMetric() {
+			if v, ok := s.value(m); ok && s.matches(m) && v > at {
+				newest, at = m, v
+			}
+		}
+		if newest != nil {
+			break
 		}
 	}
 	if newest == nil {

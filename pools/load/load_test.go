@@ -163,6 +163,28 @@ vllm:lora_requests_info{max_lora="4",running_lora_adapters="old",waiting_lora_ad
 	}
 }
 
+// Adapters are read from the series that is configured, and from vLLM's where that is not there.
+func TestParseTables_TheSeriesOfAdaptersHasAnotherName(t *testing.T) {
+	tables, err := ParseTables([]string{"vllm.adapters=my_loras{kind=lora}"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const running, usual = "vllm:num_requests_running 1\n", `vllm:lora_requests_info{max_lora="2",running_lora_adapters="usual",waiting_lora_adapters=""} 9` + "\n"
+	const own = `my_loras{kind="other",max_lora="8",running_lora_adapters="x",waiting_lora_adapters=""} 7
+my_loras{kind="lora",max_lora="4",running_lora_adapters="a",waiting_lora_adapters="b"} 3
+`
+	for text, want := range map[string]Adapters{
+		running + usual + own: {Max: 4, Running: []string{"a"}, Waiting: []string{"b"}, Known: true},
+		running + usual:       {Max: 2, Running: []string{"usual"}, Known: true},
+		running:               {},
+	} {
+		l, err := parseMetrics([]byte(text), tables, nil)
+		if err != nil || !reflect.DeepEqual(l.Adapters, want) {
+			t.Errorf("%s\n%+v, %v; want %+v", text, l.Adapters, err, want)
+		}
+	}
+}
+
 // A malformed exposition made the parser panic, in the goroutine that probes: the
 // process would have ended.
 func TestParseMetrics_AMalformedExpositionDoesNotPanic(t *testing.T) {

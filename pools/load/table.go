@@ -23,10 +23,11 @@ const (
 	KVUsed        Reading = "kv_used"
 	KVTokens      Reading = "kv_tokens"
 	BlockTokens   Reading = "block_tokens"
-	Blocks        Reading = "blocks" // with block_tokens, another way to give kv_tokens
+	Blocks        Reading = "blocks"   // with block_tokens, another way to give kv_tokens
+	AdapterNames  Reading = "adapters" // in the labels of vLLM's series; its value is their time
 )
 
-var readings = [...]Reading{Running, Waiting, RunningTokens, WaitingTokens, KVUsed, KVTokens, BlockTokens, Blocks}
+var readings = [...]Reading{Running, Waiting, RunningTokens, WaitingTokens, KVUsed, KVTokens, BlockTokens, Blocks, AdapterNames}
 
 // Table lists under which names one engine exposes its load: for each reading
 // the series that may hold it, the first that is there counts.
@@ -64,6 +65,7 @@ func DefaultTables() []Table {
 			KVUsed:        name("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
 			BlockTokens:   in("vllm:cache_config_info", "block_size"),
 			Blocks:        in("vllm:cache_config_info", "num_gpu_blocks"),
+			AdapterNames:  name("vllm:lora_requests_info"),
 		}},
 		{Engine: "sglang", Path: MetricsPath, Series: map[Reading][]Series{
 			Running:       name("sglang:num_running_reqs"),
@@ -150,8 +152,7 @@ func parseMetrics(exposition []byte, tables []Table, rank *int) (Load, error) {
 }
 
 // namesIn lists the families that a load is read from.
-func namesIn(tables []Table) []string {
-	names := []string{adapterSeries}
+func namesIn(tables []Table) (names []string) {
 	for _, t := range tables {
 		for _, all := range t.Series {
 			for _, s := range all {
@@ -181,7 +182,7 @@ func (t Table) read(families map[string]*dto.MetricFamily, rank *int) Load {
 		KVUsed:        first(KVUsed, math.Max),
 		KVTokens:      first(KVTokens, sum),
 		BlockTokens:   first(BlockTokens, math.Max),
-		Adapters:      parseAdapters(families),
+		Adapters:      parseAdapters(families, t.Series[AdapterNames]),
 	}
 	blocks := first(Blocks, sum)
 	if capacity := blocks.Value * l.BlockTokens.Value; !l.KVTokens.Known && blocks.Known && capacity > 0 && usable(capacity) {

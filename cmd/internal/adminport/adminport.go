@@ -80,7 +80,7 @@ func (p Port) do(ctx context.Context, method, path string) ([]byte, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read the gateway's answer: %w", err)
 	case resp.StatusCode == http.StatusNotFound:
-		return nil, ErrNotFound
+		return nil, fmt.Errorf("%w: %s", ErrNotFound, strings.TrimSpace(string(answer)))
 	case resp.StatusCode >= 300:
 		return nil, fmt.Errorf("the gateway answered %s: %s", resp.Status, strings.TrimSpace(string(answer)))
 	}

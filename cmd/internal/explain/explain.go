@@ -18,12 +18,12 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 )
 
-// Fetch asks a gateway for the decision of a request.
+// Fetch asks a gateway for the decision of a request, which it or one that shares its Redis made.
 func Fetch(ctx context.Context, port adminport.Port, id string) (gateway.DecisionStatus, error) {
 	var d gateway.DecisionStatus
 	err := port.Get(ctx, "/debug/decisions/"+url.PathEscape(id), &d)
 	if errors.Is(err, adminport.ErrNotFound) {
-		err = fmt.Errorf("the gateway does not remember request %s: it keeps the last 1024, each replica its own", id)
+		err = fmt.Errorf("no gateway remembers request %s (--decision-history): %w", id, err)
 	}
 	return d, err
 }
@@ -42,7 +42,11 @@ func PrintJSON(out io.Writer, d gateway.DecisionStatus) error {
 // predicted, and a table of the alternatives. No line is longer than Width, unless wide.
 func Print(out io.Writer, d gateway.DecisionStatus, wide bool) error {
 	p := printer{wide: wide}
-	p.say("request %s, %s, model %s, %s: %s", d.RequestID, d.API, d.Model, d.At.Format(time.RFC3339), d.Outcome)
+	by := ""
+	if d.Replica != "" {
+		by = ", by gateway " + d.Replica
+	}
+	p.say("request %s, %s, model %s, %s%s: %s", d.RequestID, d.API, d.Model, d.At.Format(time.RFC3339), by, d.Outcome)
 	for i := range d.Attempts {
 		p.attempt(i+1, &d.Attempts[i])
 	}

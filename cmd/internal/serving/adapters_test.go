@@ -70,6 +70,14 @@ func TestAdapters_AreLoadedOnDemandWhereTheRequestGoes(t *testing.T) {
 	if n := c.metric("tandem_adapter_loads_total", `outcome="loaded"`); int(n) != loads(c.prefill)+loads(c.decode) {
 		t.Errorf("the metric counts %v loads", n)
 	}
+	// Each leg that did not load it found it: two of each request, unless decode ran alone.
+	hits, misses := c.metric("tandem_adapter_requests_total", `outcome="hit"`), c.metric("tandem_adapter_requests_total", `outcome="miss"`)
+	if legs := 10 - c.metric("tandem_aggregated_requests_total", ""); int(misses) != loads(c.prefill)+loads(c.decode) || hits != legs-misses {
+		t.Errorf("%v legs, of which %v found the adapter and %v did not", legs, hits, misses)
+	}
+	if took := c.metric("tandem_adapter_load_seconds_sum", ""); took <= 0 {
+		t.Errorf("loads took %v s", took)
+	}
 }
 
 func TestAdapters_TheOneUnusedForLongestMakesWay(t *testing.T) {

@@ -24,9 +24,6 @@ func (n *Node) background(ctx context.Context) (done <-chan struct{}) {
 			parts.Go(func() { n.feeds.shared.Run(ctx, n.cfg.kv.snapshots) })
 		}
 		parts.Wait()
-		if err := n.feeds.hub.Close(); err != nil {
-			n.log.Warn("ZMQ did not end well", "error", err.Error())
-		}
 		if n.sharing.redis != nil {
 			_ = n.sharing.redis.Close() // nothing is left to say
 		}

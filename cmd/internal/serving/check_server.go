@@ -41,8 +41,11 @@ func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writ
 	for i, spec := range specs {
 		answer := &answers[i]
 		answer.spec = spec
-		asked.Go(func() { answer.probed, answer.down = health.Probe(ctx, spec, cfg.pools.LoadTables, client, log) })
-		asked.Go(func() { answer.events = tryEvents(&cfg, spec) })
+		asked.Go(func() {
+			if answer.probed, answer.down = health.Probe(ctx, spec, cfg.pools.LoadTables, client, log); answer.down == nil {
+				answer.events = tryEvents(&cfg, answer.probed.Published())
+			}
+		})
 		if spec.Role.Serves(pools.Prefill) {
 			asked.Go(func() { answer.hosts = address.Describe(ctx, spec.KVHosts()) })
 		}
@@ -52,12 +55,12 @@ func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writ
 }
 
 // tryEvents connects to where a server publishes its KV events, for each of its ranks.
-func tryEvents(cfg *config, spec pools.Spec) error {
-	if spec.Events == "" || spec.EventBind {
+func tryEvents(cfg *config, at pools.Published) error {
+	if at.Events == "" || at.Bind {
 		return nil
 	}
-	feed := zmqsub.Feed{Events: spec.Events, Replay: spec.Replay}
-	for rank := range max(1, spec.EventRanks) {
+	feed := zmqsub.Feed{Events: at.Events, Replay: at.Replay}
+	for rank := range at.Ranks {
 		if err := zmqsub.Try(feed.ForRank(rank), cfg.pools.ProbeTimeout); err != nil {
 			return err
 		}
@@ -107,14 +110,14 @@ func (c *checkedServer) line() string {
 }
 
 func (c *checkedServer) describeEvents() string {
-	switch {
-	case c.spec.Events == "":
+	switch at := c.probed.Published(); {
+	case at.Events == "":
 		return "none"
-	case c.spec.EventBind:
+	case at.Bind:
 		return "the engine is in connect mode, not tried"
 	case c.events != nil:
 		return "NOT RECEIVED"
-	case c.spec.Replay == "":
+	case at.Replay == "":
 		return "received"
 	}
 	return "received, replayed"

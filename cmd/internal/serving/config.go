@@ -55,7 +55,7 @@ func defaultConfig() config {
 		discovery: discoveryConfig{kube: kube.Default(), dns: discovery.DefaultDNS()},
 		scaling:   defaultScaling(),
 		drain:     drainConfig{timeout: 30 * time.Second},
-		telemetry: telemetryConfig{traceShare: 1, logLevel: "info"},
+		telemetry: telemetryConfig{traceShare: 1, logLevel: "info", history: time.Hour, historyBytes: 32 << 20},
 	}
 }
 
@@ -118,7 +118,7 @@ func (c *config) groups() (all []Group) {
 		{"Redis", c.redis.Bind, "redis"},
 		{"Autoscaling", c.scaling.bind, "scaler"},
 		{"Drain", c.drain.bind, ""},
-		{"Logs and traces", c.telemetry.bind, "otlp-endpoint"},
+		{"Logs, traces and decisions", c.telemetry.bind, "otlp-endpoint"},
 	} {
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 		flags.SortFlags = false

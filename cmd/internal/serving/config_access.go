@@ -16,6 +16,7 @@ type accessConfig struct {
 	keysFile       string
 	adminTokenFile string
 	adminNames     []string
+	adminProfiles  bool
 }
 
 func (c *accessConfig) bind(fs *pflag.FlagSet) {
@@ -26,6 +27,9 @@ func (c *accessConfig) bind(fs *pflag.FlagSet) {
 			".local, .internal and .localhost; others are refused, since a page may point a name of its own at the port")
 	fs.StringVar(&c.adminTokenFile, "admin-token-file", c.adminTokenFile,
 		"`file` with the token that the admin port asks for, save at /livez and /readyz; empty: none")
+	fs.BoolVar(&c.adminProfiles, "admin-profiles", c.adminProfiles,
+		"serve Go's profiles of this process at /debug/pprof of the admin port: behind its token or client's certificate, and where it asks "+
+			"for neither for this machine alone")
 	fs.StringSliceVar(&c.Classes, "classes", c.Classes, "`names` of the priority classes, the first is served first")
 	fs.StringVar(&c.Class, "default-class", c.Class, "`class` of keys that name none, and of all clients without keys")
 	fs.DurationVar(&c.Deadline, "deadline", c.Deadline,

@@ -25,7 +25,9 @@ type portsConfig struct {
 	picker      string
 	pickerTLS   porttls.Config
 	pickerPlain bool
-	picking     picker.Config
+	// pickerLeaderOnly: replicas that follow another say that requests should go to that.
+	pickerLeaderOnly bool
+	picking          picker.Config
 }
 
 func defaultPorts() portsConfig {
@@ -35,7 +37,7 @@ func defaultPorts() portsConfig {
 func (c *portsConfig) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.listen, "listen", c.listen, "`address` for OpenAI clients; empty where picker is set: none")
 	c.clientTLS.BindOwn(fs, "tls")
-	fs.StringVar(&c.admin, "admin", c.admin, "`address` for metrics, readiness and decisions; not for clients")
+	fs.StringVar(&c.admin, "admin", c.admin, "`address` for operators, page at /ui/; metrics, readiness and decisions; not for clients")
 	c.adminTLS.Bind(fs, "admin", "those who may ask, save at /livez and /readyz: it or the token lets them in")
 	fs.StringVar(&c.orca, "orca-listen", c.orca,
 		"`address` on which this gateway streams its own load to a proxy before it (gRPC OpenRcaService, in plain text); empty: it "+
@@ -51,6 +53,8 @@ func (c *portsConfig) bindPicker(fs *pflag.FlagSet) {
 	fs.StringVar(&c.pickerTLS.Cert, "picker-cert", c.pickerTLS.Cert, "`file` with its certificate, read again when it has changed; empty: it signs its own")
 	fs.StringVar(&c.pickerTLS.Key, "picker-key", c.pickerTLS.Key, "`file` with the certificate's key")
 	fs.BoolVar(&c.pickerPlain, "picker-plain", c.pickerPlain, "picker speaks plain text")
+	fs.BoolVar(&c.pickerLeaderOnly, "picker-leader-only", c.pickerLeaderOnly,
+		"with redis: health checks and /readyz of a replica that follows another say that it is not ready, so that one replica picks; all of them do otherwise")
 	fs.IntVar(&c.picking.Fallbacks, "picker-fallbacks", c.picking.Fallbacks,
 		"servers that are named behind the one that is chosen, for proxies that try the next one where it fails; a proxy that takes one address "+
 			"alone, as that of llm-d's standalone chart does, wants 0")
@@ -64,6 +68,9 @@ func (c *portsConfig) validate() error {
 		if _, _, err := net.SplitHostPort(addr); err != nil {
 			return fmt.Errorf("%s %q: want host:port", name, addr)
 		}
+	}
+	if c.pickerLeaderOnly && c.picker == "" {
+		return errors.New("picker-leader-only needs picker")
 	}
 	if c.pickerPlain && c.pickerTLS.Cert != "" {
 		return errors.New("picker-plain and picker-cert exclude each other")

@@ -75,7 +75,7 @@ func TestContinue_AHundredStreamsThatBreakEqualUndisturbedOnes(t *testing.T) {
 		}
 		oneAnswer(t, c.post(path, body), askEngine(t, truth, path, body))
 	}
-	if n := c.metric("tandem_migrations_total", `outcome="continued"`); n < 40 {
+	if n := c.metric("tandem_continuations_total", `outcome="continued"`); n < 40 {
 		t.Errorf("only %v streams were continued", n)
 	}
 	if n := c.metric("tandem_requests_total", `outcome="ok"`); n != 100 {
@@ -135,7 +135,7 @@ func TestContinue_WhatCannotBeContinuedEndsHonestly(t *testing.T) {
 			t.Errorf("%s: %d, %v: %.300s", name, got.status, got.err, got.body)
 		}
 	}
-	if n := c.metric("tandem_migrations_total", `outcome="continued"`); n > 2 {
+	if n := c.metric("tandem_continuations_total", `outcome="continued"`); n > 2 {
 		t.Errorf("%v continued", n)
 	}
 	c.checkIdle(0)
@@ -264,8 +264,8 @@ func TestContinue_AnAnswerThatIsWholeGetsItsEnd(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, "four streams were ended", func() bool { return c.metric("tandem_migrations_total", `outcome="ended"`) == 4 })
-	if n := c.metric("tandem_migrations_total", `outcome="continued"`); n != 0 {
+	eventually(t, "four streams were ended", func() bool { return c.metric("tandem_continuations_total", `outcome="ended"`) == 4 })
+	if n := c.metric("tandem_continuations_total", `outcome="continued"`); n != 0 {
 		t.Errorf("%v were continued", n)
 	}
 }
@@ -309,7 +309,7 @@ func TestContinue_ByTextIsOptIn(t *testing.T) {
 					body := chatBodyOf(30+i, `,"stream":true,"stream_options":{"include_usage":true}`+extra)
 					return c.post("/v1/chat/completions", body), reference(t, "/v1/chat/completions", body)
 				}
-				continued := func() float64 { return c.metric("tandem_migrations_total", `outcome="continued"`) }
+				continued := func() float64 { return c.metric("tandem_continuations_total", `outcome="continued"`) }
 				for i := 0; i < 20 || allowed && continued() < 5 && i < 200; i++ { // every other one meets the fault
 					got, want := ask(i, "")
 					if got.err != nil && !allowed {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
+	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 	"github.com/tandem-gateway/tandem/pd"
 )
@@ -109,11 +110,34 @@ func meetByTLS(t *testing.T, name string) {
 			cfg.servers[1].add(serverEntry{URL: first.decode[0].URL()})
 		}})
 	}
-	follows := func(c *cluster) bool { return c.metric("tandem_decider_followed") == 1 }
+	follows := func(c *cluster) bool { return c.metric("tandem_leader_followed") == 1 }
 	second := replica(trusted.port)
 	eventually(t, "the second follows", func() bool { return follows(second) && second.metric("tandem_server_up") == 2 })
-	if got := second.post("/v1/chat/completions", chatBody("")); got.status != 200 || first.metric("tandem_decider_turns_total") != 1 {
-		t.Errorf("%d %s, %v turns", got.status, got.body, first.metric("tandem_decider_turns_total"))
+	// While one is in prefill another one waits with the leader, unless the time has passed by which the
+	// first was to end: then, as nobody waits, it is bound at once.
+	askTwice := func(c *cluster) (turns float64) {
+		t.Helper()
+		first.prefill[0].SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders, Count: 1})
+		hung := c.dialRequest(promptOf(30, ""))
+		eventually(t, "one is in prefill", func() bool { return first.prefill[0].State().ServerLoad == 1 })
+		answered := make(chan answer, 1)
+		go func() { answered <- c.post("/v1/chat/completions", promptOf(1, "")) }()
+		eventually(t, "another one waits, or is answered", func() bool {
+			return c.metric("tandem_waiting_requests") == 1 || len(answered) == 1
+		})
+		_ = hung.Close()
+		if got := <-answered; got.status != 200 {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+		eventually(t, "the first is gone", func() bool { return first.prefill[0].State().ServerLoad == 0 })
+		return first.metric("tandem_leader_remote_requests_total")
+	}
+	turns := 0.0
+	for try := 0; turns == 0; try++ {
+		if try == 10 {
+			t.Fatal("the second had no turn")
+		}
+		turns = askTwice(second)
 	}
 
 	strangers := []*cluster{replica(foreign.port), replica(porttls.Config{Port: "decider"})}
@@ -126,8 +150,8 @@ func meetByTLS(t *testing.T, name string) {
 			t.Errorf("a stranger: %d, follows %v", got.status, follows(c))
 		}
 	}
-	if n := first.metric("tandem_decider_turns_total"); n != 1 {
-		t.Errorf("%v turns: strangers were served", n)
+	if n := first.metric("tandem_leader_remote_requests_total"); n != turns {
+		t.Errorf("%v turns and %v before: strangers were served", n, turns)
 	}
 
 	trusted.issue(3, name)

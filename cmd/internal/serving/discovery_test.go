@@ -20,9 +20,9 @@ import (
 	"github.com/tandem-gateway/tandem/pools/discovery"
 )
 
-// live is how soon a changed fleet is used, ten times: a second is what is promised, and
+// changedWithin is how soon a changed fleet is used, ten times: a second is what is promised, and
 // kept where the machine has nothing else to do.
-const live = 10 * time.Second
+const changedWithin = 10 * time.Second
 
 // roll replaces all engines of a fleet under load, one after the other: no request
 // fails, and each change is live within a second or so. set tells the source which engines
@@ -87,8 +87,8 @@ func within(t *testing.T, what string, holds func() bool) {
 	eventually(t, what, holds)
 	took := time.Since(began)
 	t.Logf("%s: live after %v", what, took.Round(time.Millisecond))
-	if took > live {
-		t.Errorf("%s: live after %v, want %v at most", what, took, live)
+	if took > changedWithin {
+		t.Errorf("%s: live after %v, want %v at most", what, took, changedWithin)
 	}
 }
 

@@ -136,7 +136,7 @@ func TestFailure_AnErrorInAStream(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 2, config: func(cfg *config) { cfg.pd.RetryFloor = 1000 }})
 	want := reference(t, "/v1/chat/completions", chatBody(`,"stream":true`))
 	draw := rand.New(rand.NewPCG(1, 2)) // which of the two is used next is no matter of this test
-	for tries := 0; c.metric("tandem_migrations_total", `outcome="continued"`) == 0; tries++ {
+	for tries := 0; c.metric("tandem_continuations_total", `outcome="continued"`) == 0; tries++ {
 		if tries == 50 {
 			t.Fatal("no stream was continued")
 		}
@@ -172,7 +172,7 @@ func TestFailure_NoPrefillServerMeansDecodeAlone(t *testing.T) {
 			t.Fatalf("%d, prefill %q: %s", got.status, got.header.Get("X-Tandem-Prefill"), got.body)
 		}
 	}
-	if fallback, none := c.metric("tandem_alone_total", `reason="fallback"`), c.metric("tandem_alone_total", `reason="no_prefill"`); fallback < 1 || none < 1 || fallback+none != 5 {
+	if fallback, none := c.metric("tandem_aggregated_requests_total", `reason="fallback"`), c.metric("tandem_aggregated_requests_total", `reason="no_prefill"`); fallback < 1 || none < 1 || fallback+none != 5 {
 		t.Errorf("%v fallbacks, %v without a prefill server", fallback, none)
 	}
 }
@@ -289,7 +289,7 @@ func TestFailure_AKVLoadThatFailsIsDecodedAlone(t *testing.T) {
 	if s := c.decode[0].State(); s.LoadFailures < 1 || s.AggregatedDone < 2 {
 		t.Errorf("%d load failures, %d decoded alone", s.LoadFailures, s.AggregatedDone)
 	}
-	eventually(t, "a probe request clears decode", func() bool { return c.metric("tandem_canaries_total", `leg="decode"`, `outcome="passed"`) > 0 })
+	eventually(t, "a probe request clears decode", func() bool { return c.metric("tandem_probe_requests_total", `leg="decode"`, `outcome="passed"`) > 0 })
 	if state := c.node.fleet.Servers()[1].Breaker(pools.Decode, time.Now()); state != breaker.Closed {
 		t.Errorf("decode's breaker is %s for what the pair did", state)
 	}
@@ -313,7 +313,7 @@ func TestFailure_ARecomputeIsSeenAndKeepsDecodesNumber(t *testing.T) {
 	if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
 		t.Fatalf("%d: %s", got.status, got.body)
 	}
-	if got := c.metric("tandem_handoff_missing_total"); got != 1 {
+	if got := c.metric("tandem_handoffs_missing_total"); got != 1 {
 		t.Errorf("%v prefills without a hand-off", got)
 	}
 }
@@ -585,7 +585,7 @@ func TestFailure_TheOnlyServerThatStandsStillIsWaitedFor(t *testing.T) {
 	if got.status != 200 || got.err != nil {
 		t.Errorf("%d, %v: %s", got.status, got.err, got.body)
 	}
-	if failed := c.metric("tandem_canaries_total", `leg="decode"`, `outcome="failed"`); failed == 0 {
+	if failed := c.metric("tandem_probe_requests_total", `leg="decode"`, `outcome="failed"`); failed == 0 {
 		t.Error("no probe request failed meanwhile")
 	}
 }

@@ -2,6 +2,7 @@ package serving
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"time"
@@ -47,6 +48,7 @@ type feedSpec struct {
 	id    kvstate.SourceID
 	model string
 	feed  zmqsub.Feed
+	store string // "": none is known of
 	key   uint64 // compatibility key: what a server of other weights reported does not hold for this one
 }
 
@@ -73,13 +75,14 @@ func (f *feeds) follow(ctx context.Context) {
 	wanted := make(map[kvstate.SourceID]feedSpec)
 	for _, s := range f.fleet.Servers() {
 		model := baseModel(s.Health())
-		if s.Events == "" || model == "" {
+		at := s.Published()
+		if at.Events == "" || model == "" {
 			continue
 		}
-		all := zmqsub.Feed{Events: s.Events, Replay: s.Replay, Bind: s.EventBind}
-		for rank := range max(1, s.EventRanks) {
+		all := zmqsub.Feed{Events: at.Events, Replay: at.Replay, Bind: at.Bind, Topic: at.Topic}
+		for rank := range at.Ranks {
 			id := kvstate.SourceID{Server: s.ID(), Rank: rank}
-			wanted[id] = feedSpec{id, model, all.ForRank(rank), s.CompatibilityKey()}
+			wanted[id] = feedSpec{id, model, all.ForRank(rank), storeOf(s), s.CompatibilityKey()}
 		}
 	}
 	for id, have := range f.open {
@@ -98,6 +101,16 @@ func (f *feeds) follow(ctx context.Context) {
 		}
 	}
 	f.reportKeys()
+}
+
+// storeOf names a server's store in the index, "" where it has none that is known of. What one
+// engine puts there, one of other weights or another layout cannot load.
+func storeOf(s *pools.Server) string {
+	name := s.Store()
+	if name == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s of %x", name, s.CompatibilityKey())
 }
 
 // reportKeys reports the compatibility keys of the servers that are followed, if they changed.
@@ -125,7 +138,7 @@ func baseModel(h *pools.Health) string {
 // start listens to a source. What cannot be opened is tried again.
 func (f *feeds) start(ctx context.Context, want feedSpec) {
 	source, err := f.index.Open(kvstate.Spec{
-		SourceID: want.id, Model: want.model, Replays: want.feed.Replay != "",
+		SourceID: want.id, Model: want.model, Store: want.store, Replays: want.feed.Replay != "",
 	})
 	if err != nil {
 		f.log.Error("cannot keep a server's KV", "server", want.id.Server, "rank", want.id.Rank, "error", err.Error())
@@ -188,7 +201,7 @@ func (n *Node) newFeeds() (*feeds, error) {
 	}
 	f := &feeds{fleet: n.fleet, index: n.locality.Index, onKeys: n.locality.SetSourceClasses, hub: hub, redis: n.cfg.redis, log: n.log}
 	if n.sharing.redis != nil {
-		f.shared = replicate.New(n.locality.Index, n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
+		f.shared = replicate.New(n.locality.Index, n.sharing.redis, n.cfg.redis.Prefix, n.instance, n.log)
 	}
 	return f, nil
 }

@@ -113,6 +113,7 @@ func TestFirstToken_AnswersAreThoseOfOneEngine(t *testing.T) {
 			`,"max_tokens":30,"stream":true,"stop":["on","th"],"include_stop_str_in_output":true`,
 			`,"max_tokens":9,"stream":true,"tool_choice":"none","tools":[{"type":"function","function":{"name":"look","parameters":{}}}]`,
 			`,"max_tokens":9,"tool_choice":"none","tools":[{"type":"function","function":{"name":"look","parameters":{}}}]`,
+			`,"max_tokens":9,"min_tokens":6,"stream":true`, `,"max_tokens":9,"min_tokens":9`,
 			`,"max_tokens":4,"max_completion_tokens":7`, unbounded[path] + `,"stream":true,"stream_options":{"include_usage":true}`, unbounded[path],
 		} {
 			for words := 20; words < 56; words++ { // some four KV blocks, and all places in one
@@ -215,7 +216,7 @@ func TestFirstToken_DecodeFailsBehindIt(t *testing.T) {
 		}
 		oneAnswer(t, c.post(path, body), askEngine(t, truth, path, body))
 	}
-	if n := c.metric("tandem_migrations_total", `outcome="continued"`); n < 8 {
+	if n := c.metric("tandem_continuations_total", `outcome="continued"`); n < 8 {
 		t.Errorf("only %v streams were continued", n)
 	}
 	for _, e := range append(c.prefill, c.decode...) {
@@ -276,7 +277,7 @@ func TestFirstToken_DecodeSaysItWhereNothingElseIsProved(t *testing.T) {
 	t.Parallel()
 	for reason, extras := range map[string][]string{
 		"request": {
-			`,"seed":7`, `,"bad_words":["x"]`, `,"frequency_penalty":0.5`, `,"presence_penalty":0.5`, `,"min_tokens":3`,
+			`,"seed":7`, `,"bad_words":["x"]`, `,"frequency_penalty":0.5`, `,"presence_penalty":0.5`, `,"min_tokens":3,"stop":"never said"`,
 			`,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{}}}}]`,
 			`,"response_format":{"type":"json_object"}`, `,"skip_special_tokens":false`, `,"a_field_of_tomorrow":3`,
 		},

@@ -25,7 +25,7 @@ func TestForeign_AHandoffThatNamesAnotherHostIsCountedAndWarnedOf(t *testing.T) 
 			t.Fatalf("%d: %s", got.status, got.body)
 		}
 	}
-	if n := c.metric("tandem_foreign_handoffs_total", c.prefill[0].URL()[len("http://"):]); n != asked {
+	if n := c.metric("tandem_handoffs_external_total", c.prefill[0].URL()[len("http://"):]); n != asked {
 		t.Errorf("%v counted", n)
 	}
 	if n := strings.Count(log.String(), `"host":"`+elsewhere+`"`); n != 1 || !strings.Contains(log.String(), `"withheld":false`) {
@@ -66,8 +66,8 @@ func withholds(t *testing.T, host string) {
 	if n := c.prefill[0].State().PrefillsDone; n != 5 {
 		t.Errorf("%d prompts were computed for nothing", n)
 	}
-	if c.metric("tandem_foreign_handoffs_total") != 5 || c.metric("tandem_handoffs_stranded_total") != 5 || c.metric("tandem_breaker_ejections_total") != 0 {
-		t.Errorf("%v foreign, %v stranded, %v ejections", c.metric("tandem_foreign_handoffs_total"), c.metric("tandem_handoffs_stranded_total"), c.metric("tandem_breaker_ejections_total"))
+	if c.metric("tandem_handoffs_external_total") != 5 || c.metric("tandem_handoffs_stranded_total") != 5 || c.metric("tandem_breaker_ejections_total") != 0 {
+		t.Errorf("%v foreign, %v stranded, %v ejections", c.metric("tandem_handoffs_external_total"), c.metric("tandem_handoffs_stranded_total"), c.metric("tandem_breaker_ejections_total"))
 	}
 }
 
@@ -81,13 +81,13 @@ func TestForeign_AWithheldHandoffIsMadeElsewhere(t *testing.T) {
 		bad := startTestEngine(t, engine.RolePrefill, naming(elsewhere))
 		cfg.servers[0].add(serverEntry{URL: bad.URL()})
 	}})
-	eventually(t, "both prefill servers are up", func() bool { return c.metric("tandem_server_up", "prefill") == 2 })
+	eventually(t, "both prefill servers are up", func() bool { return c.metric("tandem_server_up") == 3 })
 	for range 8 {
 		if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 || got.header.Get("X-Tandem-Prefill") == "" {
 			t.Fatalf("%d: %s", got.status, got.body)
 		}
 	}
-	if c.metric("tandem_foreign_handoffs_total") == 0 {
+	if c.metric("tandem_handoffs_external_total") == 0 {
 		t.Error("the server that names another host was not asked")
 	}
 }
@@ -127,7 +127,7 @@ func TestForeign_AnAddressOfTheServersNameIsItsOwn(t *testing.T) {
 				t.Fatalf("a server at %s that names %s: %d: %s", x.server, x.host, got.status, got.body)
 			}
 		}
-		if n := c.metric("tandem_foreign_handoffs_total"); n != 0 {
+		if n := c.metric("tandem_handoffs_external_total"); n != 0 {
 			t.Errorf("a server at %s that names %s: %v are foreign", x.server, x.host, n)
 		}
 	}

@@ -22,6 +22,7 @@ func AddFlags(cmd *cobra.Command, file *string) {
 	var all helpAll
 	flags.Var(&all, "help-all", "help with every setting")
 	flags.Lookup("help-all").NoOptDefVal = "true"
+	completeChoices(cmd)
 	cmd.SetHelpFunc(func(cmd *cobra.Command, _ []string) { printHelp(cmd.OutOrStdout(), cmd, bool(all)) })
 }
 

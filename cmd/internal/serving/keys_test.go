@@ -262,7 +262,7 @@ func TestKeys_LimitsAreTheCallersOwn(t *testing.T) {
 			t.Errorf("a key without limits: %d %v", got.status, got.header)
 		}
 	}
-	if got := c.metric("tandem_limited_total", `tenant="few"`, `limit="requests"`); got != 1 {
+	if got := c.metric("tandem_limited_requests_total", `tenant="few"`, `limit="requests"`); got != 1 {
 		t.Errorf("counted %v", got)
 	}
 }

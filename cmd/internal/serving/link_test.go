@@ -114,7 +114,7 @@ func TestLinks_AServerProvedSickTakesTheBlameOffItsLinks(t *testing.T) {
 	}
 	sick.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500})
 	ejected := func() bool {
-		return c.metric("tandem_breaker_state", `leg="decode"`, `server="`+id+`"`, `state="open"`) == 1
+		return c.metric("tandem_breaker_state", `leg="decode"`, `server="`+id+`"`) == 2
 	}
 	eventuallyIn(t, time.Minute, "it is ejected", func() bool { ask(); return ejected() })
 	sick.ClearFaults()

@@ -55,6 +55,7 @@ func (c *localityConfig) bind(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.templates, "chat-template", c.templates, "Jinja chat template of a model, `model=file`")
 	fs.IntVar(&c.index.MaxBlocks, "kv-max-blocks", c.index.MaxBlocks,
 		"KV blocks that are remembered, each once for each server that holds it; about 64 bytes a block")
+	fs.DurationVar(&c.index.StoreLife, "kv-store-life", c.index.StoreLife, "how long a block is believed to be in a KV store outside the engines since it was put or last found there: such stores do not say what they forget")
 	fs.BoolVar(&c.index.CountGuesses, "kv-count-guesses", c.index.CountGuesses, "count blocks that a server was sent to compute as held there: requests that begin alike go where the first one is computed")
 	fs.DurationVar(&c.index.GuessLife, "kv-guess-life", c.index.GuessLife, "time that such a guess is believed after the predicted end of the computation")
 	fs.DurationVar(&c.snapshots, "kv-snapshot", c.snapshots,
@@ -204,7 +205,7 @@ func (t *tokenSources) engine(model string) string {
 // tokens would match nothing.
 func (t *tokenSources) publishes(model string) bool {
 	for _, s := range t.fleet.Servers() {
-		if s.Events != "" && s.Health().Serves(model) {
+		if s.Published().Events != "" && s.Health().Serves(model) {
 			return true
 		}
 	}

@@ -58,16 +58,28 @@ func believe(cfg *config, times float64) {
 // newPublishingCluster has engines whose KV events the gateway hears.
 func newPublishingCluster(t *testing.T, prefill, decode int, tokens string, change func(*config)) *cluster {
 	t.Helper()
+	return newClusterComputing(t, computing, prefill, decode, tokens, change)
+}
+
+// newClusterComputing has engines whose computing takes so many times as long as it does in life:
+// 1 where a choice compares times of which a busy machine's delays must stay a small part.
+func newClusterComputing(t *testing.T, times float64, prefill, decode int, tokens string, change func(*config)) *cluster {
+	t.Helper()
 	start := func(role string, n int) (engines []*engine.Engine) {
 		for range n {
 			engines = append(engines, startTestEngine(t, role, func(cfg *engine.Config) {
 				publishing(cfg)
-				cfg.TimeScale = computing
+				cfg.TimeScale = times
 			}))
 		}
 		return engines
 	}
-	return newClusterOf(t, start(engine.RolePrefill, prefill), start(engine.RoleDecode, decode), tokens, change)
+	return newClusterOf(t, start(engine.RolePrefill, prefill), start(engine.RoleDecode, decode), tokens, func(cfg *config) {
+		believe(cfg, times/computing)
+		if change != nil {
+			change(cfg)
+		}
+	})
 }
 
 // newClusterOf has engines that publish their KV events.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -21,15 +22,19 @@ import (
 	"github.com/tandem-gateway/tandem/cmd/internal/version"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/gateway/access"
+	"github.com/tandem-gateway/tandem/gateway/live"
+	"github.com/tandem-gateway/tandem/gateway/peers"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/decision"
+	"github.com/tandem-gateway/tandem/pd/history"
 	"github.com/tandem-gateway/tandem/pd/modelsync"
 	"github.com/tandem-gateway/tandem/pd/modeltokens"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
+	"github.com/tandem-gateway/tandem/pd/textsync"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/discovery"
 	"github.com/tandem-gateway/tandem/pools/health"
@@ -52,6 +57,8 @@ type Node struct {
 	targets      *keda.PublishedTargets // what KEDA reads
 	ports        ports
 	draining     atomic.Bool
+	instance     string       // names this process among all gateways
+	peers        *peers.Asker // the admin ports of the others
 	tracing      *sdktrace.TracerProvider
 }
 
@@ -67,13 +74,13 @@ func New(ctx context.Context, settings map[string]string, servers []discovery.En
 
 // newNode wires a gateway and binds its ports.
 func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err error) {
-	n = &Node{cfg: cfg, log: log}
+	n = &Node{cfg: cfg, log: log, instance: cfg.redis.replicaName()}
 	defer func() {
 		if err != nil {
 			n, err = nil, errors.Join(err, n.sharing.decider.Close(), n.ports.close())
 		}
 	}()
-	if n.tracing, err = newTracing(ctx, cfg.telemetry.otlp, cfg.telemetry.traceShare); err != nil {
+	if n.tracing, err = newTracing(ctx, cfg.telemetry.otlp, cfg.telemetry.traceShare, n.instance); err != nil {
 		return n, err
 	}
 	if err = n.ports.listen(&cfg.ports, log); err != nil {
@@ -92,7 +99,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err er
 	n.fleet = pools.NewFleet(watching, log)
 	n.discovery.sources = discovery.NewSources(n.fleet, log)
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), version.Collector(), n.fleet.Collector())
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), version.Collector(), version.TargetInfo(n.instance), n.fleet.Collector())
 	if err = n.joinReplicas(reg); err != nil {
 		return n, err
 	}
@@ -136,6 +143,18 @@ func (n *Node) PickerAddr() net.Addr {
 // AdminAddr is where operators do.
 func (n *Node) AdminAddr() net.Addr { return n.ports.operator.Addr() }
 
+// pageURL is where a browser on this machine finds the live page.
+func (n *Node) pageURL() string {
+	scheme, host := "http", n.ports.operator.Addr().String()
+	if n.cfg.ports.adminTLS.Cert != "" {
+		scheme = "https"
+	}
+	if address, ok := n.ports.operator.Addr().(*net.TCPAddr); ok && address.IP.IsUnspecified() {
+		host = net.JoinHostPort("localhost", strconv.Itoa(address.Port))
+	}
+	return scheme + "://" + host + "/ui/"
+}
+
 // PairPaysFrom is from how many prompt tokens on an answer of so many goes to a pair now.
 func (n *Node) PairPaysFrom(model string, outputTokens int) (promptTokens int, ok bool) {
 	return n.orchestrator.Binder.PairPaysFrom(model, outputTokens)
@@ -171,10 +190,13 @@ func (n *Node) learnKV(own http.RoundTripper, reg *prometheus.Registry) (err err
 	if n.feeds, err = n.newFeeds(); err != nil {
 		return err
 	}
+	takePushedLoad(n.fleet, n.feeds.hub, n.log)
 	reg.MustRegister(n.locality.Index.Collector(), n.feeds.hub.Collector())
 	if n.sharing.redis != nil {
 		reg.MustRegister(n.feeds.shared)
 		n.sharing.tokenSync = modeltokens.NewSync(n.locality.Tokens, n.sharing.redis, n.cfg.redis.Prefix, n.log)
+		n.sharing.textSync = textsync.New(n.locality.SentText, n.sharing.redis, n.cfg.redis.Prefix, n.instance, n.log)
+		reg.MustRegister(n.sharing.textSync)
 	}
 	return nil
 }
@@ -182,7 +204,7 @@ func (n *Node) learnKV(own http.RoundTripper, reg *prometheus.Registry) (err err
 // orchestrate wires what runs requests.
 func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) error {
 	cfg, queue, suspects := &n.cfg, queue.New(n.cfg.pd.queue), retry.NewQuarantine()
-	metrics := pd.NewMetrics(reg, queue, suspects)
+	metrics := pd.NewMetrics(reg, cfg.telemetry.histograms, queue, suspects)
 	binder := &pd.Binder{Queue: queue, Tracer: n.tracing.Tracer("tandem"), Chooser: &pd.Chooser{
 		Snapshotter: pd.Snapshotter{
 			Config: cfg.pd.BindConfig, Fleet: n.fleet, Links: cost.NewLinks(cfg.cost.links), Locality: n.locality, Cost: cfg.cost.Model,
@@ -196,7 +218,8 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 		Transport: legs,
 		Queue:     queue,
 		Budget:    retry.NewBudget(cfg.pd.RetryRatio, cfg.pd.RetryFloor),
-		Decisions: decision.NewRing(1024),
+		Decisions: decision.NewRecords(cfg.telemetry.history, cfg.telemetry.historyBytes),
+		History:   history.New(),
 		Suspects:  suspects,
 		Metrics:   metrics,
 		Tracer:    binder.Tracer,
@@ -205,7 +228,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 	n.fleet.OnBlame = binder.Links.Clear
 	if n.sharing.redis != nil {
 		learned := modelsync.Learned{Fleet: n.fleet, Links: binder.Links, Outputs: binder.Outputs, Prompts: binder.Prompts, Translations: n.locality.Tokens}
-		n.sharing.modelSync = modelsync.New(learned, cfg.cost.links, cfg.pools.Config, n.sharing.redis, cfg.redis.Prefix, n.sharing.replica, n.log)
+		n.sharing.modelSync = modelsync.New(learned, cfg.cost.links, cfg.pools.Config, n.sharing.redis, cfg.redis.Prefix, n.instance, n.log)
 		reg.MustRegister(n.sharing.modelSync)
 	}
 	if cfg.pd.binding != pd.Late {
@@ -226,15 +249,23 @@ func (n *Node) serveOperators(reg *prometheus.Registry) error {
 	if err != nil {
 		return err
 	}
+	if err = n.meetPeers(token); err != nil {
+		return err
+	}
 	o := n.orchestrator
 	n.targets = keda.NewPublishedTargets(scalerMaxAge)
 	reg.MustRegister(n.targets)
 	clients := n.cfg.gateway.Config
 	clients.MaxArriving = n.cfg.pd.queue.MaxBytes
-	n.server = gateway.New(clients, n.access, o, gateway.NewMetrics(reg))
+	n.server = gateway.New(clients, n.access, o, gateway.NewMetrics(reg, n.cfg.telemetry.histograms))
 	n.plan(reg)
+	certificates := n.cfg.ports.adminTLS.ClientCA != ""
+	admin := n.adminRoutes(reg)
+	if n.cfg.access.adminProfiles {
+		admin = gateway.WithProfiles(token != "" || certificates, admin)
+	}
 	n.ports.admin = &http.Server{
-		Handler:           gateway.RequireToken(token, n.cfg.ports.adminTLS.ClientCA != "", n.cfg.access.adminNames, withScaling(gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.draining.Load, n.setDrain), n.targets)),
+		Handler:           n.peers.Handler(admin, gateway.RequireToken(token, certificates, n.cfg.access.adminNames, admin)),
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       adminIdle,
 		ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelWarn),
@@ -249,8 +280,50 @@ func (n *Node) serveOperators(reg *prometheus.Registry) error {
 	if err != nil {
 		return err
 	}
-	n.ports.picker, err = newPicker(&n.cfg.ports, key, n.server, n.log)
+	n.ports.picker, err = newPicker(&n.cfg.ports, key, n.server, n.standsBy, n.log)
 	return err
+}
+
+// adminRoutes is all that the admin port serves: what operators ask, the live page, and the JSON that
+// KEDA's metrics-api reads.
+func (n *Node) adminRoutes(reg *prometheus.Registry) http.Handler {
+	o := n.orchestrator
+	n.ports.page = live.New(live.Source{
+		Fleet: n.fleet, PD: o, Scaling: n.wantedPools, Version: version.String(), Replica: n.replicaShown(), Draining: n.draining.Load,
+		Ask: n.peers.Ask,
+	})
+	mux := http.NewServeMux()
+	mux.Handle("/", gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.unready, n.setDrain, n.peers))
+	mux.Handle("GET /{$}", n.ports.page)
+	mux.Handle("/ui/", n.ports.page)
+	mux.Handle("GET /debug/links", n.ports.page)
+	mux.Handle(ScalerRoute, n.targets.Handler())
+	return mux
+}
+
+// replicaShown is this replica's name among those that share a Redis, "" where it is alone.
+func (n *Node) replicaShown() string {
+	if n.sharing.redis == nil {
+		return ""
+	}
+	return n.instance
+}
+
+// standsBy reports whether another replica picks in place of this one. Where that cannot be reached
+// this one picks.
+func (n *Node) standsBy() bool {
+	return n.cfg.ports.pickerLeaderOnly && n.sharing.decider != nil && n.sharing.decider.follower.Follows()
+}
+
+// unready is why no requests should come, "" where they may.
+func (n *Node) unready() string {
+	switch {
+	case n.draining.Load():
+		return "draining"
+	case n.standsBy():
+		return "another replica picks"
+	}
+	return ""
 }
 
 // findServers wires where the fleet comes from, and takes over what is configured.
@@ -295,7 +368,7 @@ func (n *Node) Run(ctx context.Context) error {
 	background := n.background(beside)
 	failed := make(chan error, 5)
 	n.ports.serve(n.server.Serve, failed)
-	n.log.Info("listening", "clients", addressOf(n.ClientAddr()), "picker", addressOf(n.PickerAddr()), "admin", n.ports.operator.Addr().String(), "version", version.String())
+	n.log.Info("listening", "clients", addressOf(n.ClientAddr()), "picker", addressOf(n.PickerAddr()), "admin", n.ports.operator.Addr().String(), "page", n.pageURL(), "version", version.String())
 
 	var err error
 	select {
@@ -320,6 +393,9 @@ func (n *Node) Run(ctx context.Context) error {
 	<-background
 	n.orchestrator.Wait()
 	n.fleet.Close()
+	if zerr := n.feeds.hub.Close(); zerr != nil { // its sockets are closed: those of feeds, and of the fleet's servers
+		n.log.Warn("ZMQ did not end well", "error", zerr.Error())
+	}
 	n.locality.Close()
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()

@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-gateway/tandem/cmd/internal/explain"
 	"github.com/tandem-gateway/tandem/cmd/internal/version"
 	"github.com/tandem-gateway/tandem/gateway"
+	"github.com/tandem-gateway/tandem/gateway/live"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pools"
@@ -105,14 +106,14 @@ func TestObserve_TracesTakeTheServiceFromTheEnvironment(t *testing.T) {
 		service, attributes string
 		want                map[string]string
 	}{
-		{"", "", map[string]string{"service.name": "tandem", "service.version": version.String(), "k8s.pod.name": ""}},
-		{"gateway-eu", "k8s.pod.name=tandem-0,service.version=7", map[string]string{"service.name": "gateway-eu", "service.version": "7", "k8s.pod.name": "tandem-0"}},
+		{"", "", map[string]string{"service.name": "tandem", "service.version": version.String(), "service.instance.id": "gateway-0", "k8s.pod.name": ""}},
+		{"gateway-eu", "k8s.pod.name=tandem-0,service.version=7,service.instance.id=tandem-0", map[string]string{"service.name": "gateway-eu", "service.version": "7", "service.instance.id": "tandem-0", "k8s.pod.name": "tandem-0"}},
 		{"", "service.name=by-attribute,not a pair", map[string]string{"service.name": "by-attribute", "service.version": version.String()}},
 	} {
 		t.Setenv("OTEL_SERVICE_NAME", x.service)
 		t.Setenv("OTEL_RESOURCE_ATTRIBUTES", x.attributes)
 		var got received
-		tracing, err := newTracing(t.Context(), newCollector(t, func(body []byte) { got.take(t, body) }), 1)
+		tracing, err := newTracing(t.Context(), newCollector(t, func(body []byte) { got.take(t, body) }), 1, "gateway-0")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,10 +130,19 @@ func TestObserve_TracesTakeTheServiceFromTheEnvironment(t *testing.T) {
 	}
 }
 
-func TestObserve_TheBuildIsNamed(t *testing.T) {
-	c := newCluster(t, shape{})
+// A gateway goes by one name, in metrics, in traces (above) and on every answer of its admin port, and
+// says which build it is.
+func TestObserve_TheGatewayAndItsBuildAreNamed(t *testing.T) {
+	c := newCluster(t, shape{config: func(cfg *config) { cfg.redis.replica = "gateway-0" }})
 	if page := c.get("/metrics").body; !strings.Contains(page, fmt.Sprintf(`version=%q`, version.String())) || c.metric("tandem_build_info") != 1 {
 		t.Error("tandem_build_info does not name the build")
+	} else if !strings.Contains(page, fmt.Sprintf(`target_info{service_instance_id="gateway-0",service_name="tandem",service_version=%q} 1`, version.String())) {
+		t.Error("target_info does not name the gateway")
+	}
+	for _, path := range []string{"/livez", "/debug/servers", "/nothing"} {
+		if got := c.get(path).header; got.Get("X-Tandem-Instance") != "gateway-0" || got.Get("X-Tandem-Version") != version.String() {
+			t.Errorf("%s is answered by %q of version %q", path, got.Get("X-Tandem-Instance"), got.Get("X-Tandem-Version"))
+		}
 	}
 }
 
@@ -178,7 +188,7 @@ func TestObserve_TheDecisionIsExplained(t *testing.T) {
 	if !strings.Contains(table, "->") || !strings.Contains(table, a.header.Get("X-Tandem-Decode")) {
 		t.Error(table)
 	}
-	if _, err := explain.Fetch(c.t.Context(), adminport.Port{Address: c.admin}, "nobody"); err == nil || !strings.Contains(err.Error(), "does not remember") {
+	if _, err := explain.Fetch(c.t.Context(), adminport.Port{Address: c.admin}, "nobody"); err == nil || !strings.Contains(err.Error(), "no gateway remembers") {
 		t.Errorf("an unknown request: %v", err)
 	}
 }
@@ -191,7 +201,7 @@ func TestObserve_LinksOfPairs(t *testing.T) {
 		a := c.post("/v1/chat/completions", chatBody(""))
 		served[[2]string{a.header.Get("X-Tandem-Prefill"), a.header.Get("X-Tandem-Decode")}] = true
 	}
-	var links gateway.LinksStatus
+	var links live.LinkList
 	if err := json.Unmarshal([]byte(c.get("/debug/links").body), &links); err != nil {
 		t.Fatal(err)
 	}

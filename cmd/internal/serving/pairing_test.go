@@ -31,7 +31,7 @@ func TestPairing_PoolsThatMakeNoPairAreNotSilent(t *testing.T) {
 	eventually(t, "the log says what differs", func() bool {
 		return strings.Contains(log.String(), `"level":"WARN"`) && strings.Contains(log.String(), reason)
 	})
-	if n := c.metric("tandem_alone_total", `reason="no_pair"`); n != 1 {
+	if n := c.metric("tandem_aggregated_requests_total", `reason="no_pair"`); n != 1 {
 		t.Errorf("%v requests alone because of it, want 1", n)
 	}
 	if !strings.Contains(c.get("/metrics").body, `tandem_pool_pairs{model="`+testModel+`"} 0`) {

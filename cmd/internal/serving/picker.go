@@ -18,8 +18,8 @@ type pickerServer struct {
 	*picker.Server
 }
 
-// newPicker binds the address; nil without one.
-func newPicker(cfg *portsConfig, engineKey string, s *gateway.Server, log *slog.Logger) (*pickerServer, error) {
+// newPicker binds the address; nil without one. standsBy says that requests should go to another.
+func newPicker(cfg *portsConfig, engineKey string, s *gateway.Server, standsBy func() bool, log *slog.Logger) (*pickerServer, error) {
 	if cfg.picker == "" {
 		return nil, nil
 	}
@@ -33,7 +33,7 @@ func newPicker(cfg *portsConfig, engineKey string, s *gateway.Server, log *slog.
 	}
 	picking := cfg.picking
 	picking.EngineKey = engineKey
-	return &pickerServer{listener, picker.New(picking, s, encrypted, log)}, nil
+	return &pickerServer{listener, picker.New(picking, s, func() bool { return s.Ready() && !standsBy() }, encrypted, log)}, nil
 }
 
 // pickerTLS is nil for plain text. Without a certificate it signs its own, as llm-d's picker does

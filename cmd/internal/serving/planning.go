@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-gateway/tandem/autoscale/mix"
 	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"github.com/tandem-gateway/tandem/gateway"
+	"github.com/tandem-gateway/tandem/gateway/live"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/scalefromzero"
 	"github.com/tandem-gateway/tandem/pools"
@@ -102,7 +103,7 @@ func (n *Node) plan(reg *prometheus.Registry) {
 	now := time.Now
 	var shared *autoscale.Shared
 	if n.sharing.redis != nil {
-		shared = autoscale.NewShared(n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica)
+		shared = autoscale.NewShared(n.sharing.redis, n.cfg.redis.Prefix, n.instance)
 		now = shared.Now
 	}
 	meter := demand.NewMeter(now)
@@ -121,6 +122,18 @@ func (n *Node) plan(reg *prometheus.Registry) {
 		n.orchestrator.Binder.Shares = n.planner.Shares
 	}
 	reg.MustRegister(n.planner)
+}
+
+// wantedPools is what was last decided of each pool, for the live page.
+func (n *Node) wantedPools() []live.Pool {
+	var pools []live.Pool
+	for _, p := range n.planner.Status() {
+		pools = append(pools, live.Pool{
+			Model: p.Model, Role: p.Role, Variant: p.Variant, Wanted: p.Servers, Ready: p.Ready, Pending: p.Pending,
+			Waiting: p.WaitingForCapacity, Reason: string(p.Reason), Stale: p.Stale, At: p.At,
+		})
+	}
+	return pools
 }
 
 // queued is how many requests wait in this gateway's queue, by base model.

@@ -111,14 +111,14 @@ func TestPlan_ReportsWhatWaitsInTheGateway(t *testing.T) {
 	})
 	asked.Wait()
 	eventuallyIn(t, 40*time.Second, "a bin with their ends is over", func() bool {
-		return gauge("tandem_slo_attainment", `,slo="ttft"`) == "0" && gauge("tandem_slo_attainment", `,slo="itl"`) == "1"
+		return gauge("tandem_slo_attainment_ratio", `,slo="ttft"`) == "0" && gauge("tandem_slo_attainment_ratio", `,slo="itl"`) == "1"
 	})
 	if waiting := gauge("tandem_pool_waiting_requests", `,role="prefill"`); waiting != "0" {
 		t.Errorf("%s wait when all are answered", waiting)
 	}
 	for _, state := range []string{"used", "capacity"} {
 		eventually(t, "the KV of decode servers is told: "+state, func() bool { // it is absent while their load is stale
-			return gauge("tandem_pool_kv_tokens", `,role="decode",state="`+state+`",variant=""`) != "absent"
+			return gauge("tandem_pool_kv_"+state+"_tokens", `,role="decode",variant=""`) != "absent"
 		})
 	}
 }
@@ -162,7 +162,7 @@ func TestPlan_ChoosesTheHardware(t *testing.T) {
 	for _, line := range []string{
 		fmt.Sprintf("tandem_desired_variant_replicas{model=%q,role=\"decode\",variant=\"small\"} 1", testModel),
 		fmt.Sprintf("tandem_pool_servers{model=%q,role=\"decode\",state=\"ready\",variant=\"big\"} 1", testModel),
-		fmt.Sprintf("tandem_capacity_price{model=%q,variant=\"small\",what=\"prefill\"}", testModel),
+		fmt.Sprintf("tandem_capacity_price_per_hour{model=%q,variant=\"small\",what=\"prefill\"}", testModel),
 		fmt.Sprintf("tandem_variant_backlog_seconds{model=%q,role=\"decode\",variant=\"big\"} 0", testModel),
 		fmt.Sprintf("tandem_variant_demand_tokens_per_second{model=%q,role=\"prefill\",variant=\"big\"} ", testModel),
 	} {

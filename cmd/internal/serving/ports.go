@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/tandem-gateway/tandem/gateway/live"
 )
 
 // ports are where others reach this gateway.
@@ -16,6 +18,7 @@ type ports struct {
 	clients  net.Listener // nil: only the picker serves clients
 	operator net.Listener
 	admin    *http.Server  // on the operators' port
+	page     *live.Handler // of that port; its events end before it does
 	orca     *orcaServer   // nil: no proxy follows this gateway's load
 	scaler   *scalerServer // nil: KEDA does not ask by gRPC
 	picker   *pickerServer // nil: no proxy asks where requests go
@@ -90,6 +93,7 @@ const adminDrain = 500 * time.Millisecond
 func (p *ports) stopAdmin(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, adminDrain)
 	defer cancel()
+	p.page.Close()
 	if p.admin.Shutdown(ctx) == nil {
 		return nil
 	}

@@ -113,6 +113,7 @@ func sharesAll(t *testing.T, redis func(*RedisConfig)) {
 		return a.known(dials) > 0 && a.known(dials) == b.known(dials)
 	})
 
+	eventually(t, "both find the other's admin port", func() bool { return len(a.node.peers.Others()) == 1 && len(b.node.peers.Others()) == 1 })
 	eventually(t, "both say which replica receives it, and where", func() bool {
 		receiver := gjson.Get(a.get("/debug/servers").body, "0.kv.0.receiver").String()
 		return (receiver == "a "+f.dialsTo || receiver == "b "+f.dialsTo) && receiver == gjson.Get(b.get("/debug/servers").body, "0.kv.0.receiver").String()

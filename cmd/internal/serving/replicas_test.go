@@ -203,3 +203,41 @@ func TestReplicas_ARedisThatIsAwayAtStartIsNoError(t *testing.T) {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 }
+
+// What one replica sent to a server the other knows that it holds, where prompts are known by their text
+// alone: the second turns of conversations, which come to the other replica, find the first.
+func TestReplicas_PromptsKnownByTextGoWhereTheOtherSentThem(t *testing.T) {
+	const conversations = 8
+	r := redisserver.Start(t)
+	change := func(cfg *config) { cfg.redis.addrs = []string{r.Addr()} }
+	a := newPublishingCluster(t, 4, 1, "approximate", change)
+	b := newClusterOf(t, a.prefill, a.decode, "approximate", change)
+	eventually(t, "both listen", func() bool {
+		for _, n := range r.Client().PubSubNumSub(t.Context(), a.cfg.redis.Prefix+"{texts}").Val() {
+			return n == 2
+		}
+		return false
+	})
+	var homes [conversations]string
+	for i := range conversations {
+		got := a.post("/v1/chat/completions", promptOf(1+i, ""))
+		if homes[i] = got.header.Get("X-Tandem-Prefill"); got.status != 200 {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+	}
+	told := func(c *cluster, event string) float64 {
+		return c.metric("tandem_sent_text_records_total", fmt.Sprintf("event=%q", event))
+	}
+	eventually(t, "b has received what a told", func() bool {
+		return told(a, "told") >= 2*conversations && told(b, "received") == told(a, "told")
+	})
+	strayed := 0
+	for i, home := range homes {
+		if got := b.post("/v1/chat/completions", promptOf(1+i, "")); got.header.Get("X-Tandem-Prefill") != home {
+			strayed++
+		}
+	}
+	if strayed > 1 { // one server of a busy machine may look slow; by chance 6 stray
+		t.Errorf("%d of %d second turns went elsewhere than the first", strayed, conversations)
+	}
+}

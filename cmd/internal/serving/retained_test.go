@@ -51,7 +51,7 @@ func TestRetained_DecodesOwnHandoffIsWarnedOf(t *testing.T) {
 			t.Errorf("%d %s", got.status, got.body)
 		}
 	}
-	eventually(t, "all are counted", func() bool { return c.metric("tandem_decode_handoffs_total") == 3 })
+	eventually(t, "all are counted", func() bool { return c.metric("tandem_handoffs_retained_total") == 3 })
 	if n := strings.Count(log.String(), "decode answers with a hand-off"); n != 1 {
 		t.Errorf("%d warnings", n)
 	}

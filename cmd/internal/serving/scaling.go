@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -84,12 +83,4 @@ func (s *scalerServer) Close() error {
 		return err
 	}
 	return nil
-}
-
-// withScaling adds the JSON that KEDA's metrics-api reads to the admin port.
-func withScaling(admin http.Handler, targets *keda.PublishedTargets) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("/", admin)
-	mux.Handle(ScalerRoute, targets.Handler())
-	return mux
 }

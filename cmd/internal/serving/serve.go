@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.opentelemetry.io/otel"
+
+	"github.com/tandem-gateway/tandem/cmd/internal/memory"
 )
 
 // Command is `tandem serve`, which tests run as a process of their own too.
@@ -42,6 +44,7 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 	if err != nil {
 		return err
 	}
+	memory.Apply(log)
 	redis.SetLogger(redisLog{log})
 	stdlog.SetFlags(0)
 	stdlog.SetOutput(libraryLog{log})

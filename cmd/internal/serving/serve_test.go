@@ -155,7 +155,7 @@ func TestServe_SeveralSamplesOrPromptsNeverShareAHandoff(t *testing.T) {
 	if n := len(requests(c.prefill, "/v1/completions")) + len(requests(c.prefill, "/v1/chat/completions")); n != 0 {
 		t.Errorf("%d prefill legs", n)
 	}
-	if got := c.metric("tandem_alone_total", `reason="aggregated"`); got != 5 {
+	if got := c.metric("tandem_aggregated_requests_total", `reason="aggregated"`); got != 5 {
 		t.Errorf("counted %v aggregated requests", got)
 	}
 }

@@ -8,8 +8,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tandem-gateway/tandem/gateway/access"
+	"github.com/tandem-gateway/tandem/gateway/peers"
 	"github.com/tandem-gateway/tandem/pd/modelsync"
 	"github.com/tandem-gateway/tandem/pd/modeltokens"
+	"github.com/tandem-gateway/tandem/pd/textsync"
 	"github.com/tandem-gateway/tandem/pools/drainsync"
 	"github.com/tandem-gateway/tandem/pools/replicas"
 	"github.com/tandem-gateway/tandem/pools/standby"
@@ -19,13 +21,14 @@ import (
 // that of one that is alone.
 type sharing struct {
 	redis      redis.UniversalClient // nil: this gateway is alone, and so are all below
-	replica    string                // its own name among them
 	replicas   *replicas.Exchange
 	gpuArbiter *standby.Arbiter
 	quotas     *access.QuotaSync
 	drains     *drainsync.Sync
+	gateways   *peers.Directory
 	tokenSync  *modeltokens.Sync
 	modelSync  *modelsync.Sync
+	textSync   *textsync.Sync
 	decider    *decider // nil also where requests are bound on arrival
 }
 
@@ -38,10 +41,9 @@ func (n *Node) joinReplicas(reg prometheus.Registerer) (err error) {
 	if n.sharing.redis, err = n.cfg.redis.Client(); err != nil {
 		return err
 	}
-	n.sharing.replica = n.cfg.redis.replicaName()
-	n.sharing.replicas = replicas.NewExchange(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
-	n.sharing.gpuArbiter = standby.NewArbiter(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
-	n.sharing.quotas = access.NewQuotaSync(n.sharing.redis, n.cfg.redis.Prefix, n.sharing.replica, n.log)
+	n.sharing.replicas = replicas.NewExchange(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.instance, n.log)
+	n.sharing.gpuArbiter = standby.NewArbiter(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.instance, n.log)
+	n.sharing.quotas = access.NewQuotaSync(n.sharing.redis, n.cfg.redis.Prefix, n.instance, n.log)
 	n.sharing.drains = drainsync.New(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.log)
 	reg.MustRegister(n.sharing.replicas)
 	return nil
@@ -65,8 +67,10 @@ func (s *sharing) run(ctx context.Context) {
 	parts.Go(func() { s.gpuArbiter.Run(ctx) })
 	parts.Go(func() { s.tokenSync.Run(ctx) })
 	parts.Go(func() { s.modelSync.Run(ctx) })
+	parts.Go(func() { s.textSync.Run(ctx) })
 	parts.Go(func() { s.quotas.Run(ctx) })
 	parts.Go(func() { s.drains.Run(ctx) })
+	parts.Go(func() { s.gateways.Run(ctx) })
 	if s.decider != nil {
 		parts.Go(func() { s.decider.run(ctx) })
 	}

@@ -6,10 +6,10 @@ import (
 	"strings"
 
 	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 
 	"github.com/tandem-gateway/tandem/cmd/internal/version"
 )
@@ -18,8 +18,8 @@ import (
 // them when it is slow or away, and never blocks a request. Without an endpoint
 // nothing is recorded, but requests still get the ids that both legs carry. The
 // client's sampling flag is not obeyed: it could fill the collector.
-func newTracing(ctx context.Context, endpoint string, share float64) (*sdktrace.TracerProvider, error) {
-	service := describeService(ctx)
+func newTracing(ctx context.Context, endpoint string, share float64, instance string) (*sdktrace.TracerProvider, error) {
+	service := describeService(ctx, instance)
 	if endpoint == "" {
 		return sdktrace.NewTracerProvider(sdktrace.WithResource(service), sdktrace.WithSampler(sdktrace.NeverSample())), nil
 	}
@@ -34,12 +34,13 @@ func newTracing(ctx context.Context, endpoint string, share float64) (*sdktrace.
 	), nil
 }
 
-// describeService is what traces say of this process: our name and version, and over them
+// describeService is what traces say of this process: its names and version, and over them
 // what OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say. What cannot be read of these is
 // reported and left out.
-func describeService(ctx context.Context) *resource.Resource {
+func describeService(ctx context.Context, instance string) *resource.Resource {
 	service, err := resource.New(ctx,
-		resource.WithAttributes(attribute.String("service.name", "tandem"), attribute.String("service.version", version.String())),
+		resource.WithAttributes(
+			semconv.ServiceName("tandem"), semconv.ServiceVersion(version.String()), semconv.ServiceInstanceID(instance)),
 		resource.WithFromEnv())
 	if err != nil {
 		otel.Handle(fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err))

@@ -32,9 +32,9 @@ func TestUnresponsive_TheOnlyPairThatAnswersNoProbe(t *testing.T) {
 		return got
 	}
 	underWay := []<-chan answer{ask(""), ask(`,"stream":true`)}
-	eventually(t, "both are unresponsive", func() bool { return c.metric("tandem_server_in_doubt") == 2 })
+	eventually(t, "both are unresponsive", func() bool { return c.metric("tandem_server_unresponsive") == 2 })
 	next := []<-chan answer{ask(""), ask(`,"stream":true`)}
-	eventually(t, "requests wait", func() bool { return c.metric("tandem_doubt_waits_total", `role="decode"`) > 0 })
+	eventually(t, "requests wait", func() bool { return c.metric("tandem_unresponsive_waits_total", `role="decode"`) > 0 })
 	if got := c.get("/readyz"); got.status != 200 {
 		t.Errorf("unresponsive: %d %s", got.status, got.body)
 	}
@@ -64,7 +64,7 @@ func TestUnresponsive_WaitsAreBounded(t *testing.T) {
 		cfg.pd.UnresponsiveWait = 2 * time.Second
 	}})
 	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders, Path: "/health"})
-	eventually(t, "it is unresponsive", func() bool { return c.metric("tandem_server_in_doubt") == 1 })
+	eventually(t, "it is unresponsive", func() bool { return c.metric("tandem_server_unresponsive") == 1 })
 	for _, each := range []struct {
 		headers []string
 		code    string
@@ -91,11 +91,11 @@ func TestUnresponsive_IsNotWaitedOutWhereAServerIsDownForCertain(t *testing.T) {
 		cfg.pd.UnresponsiveWait = 10 * time.Minute
 	}})
 	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders, Path: "/health"})
-	eventually(t, "it is unresponsive", func() bool { return c.metric("tandem_server_in_doubt") == 1 })
+	eventually(t, "it is unresponsive", func() bool { return c.metric("tandem_server_unresponsive") == 1 })
 	before := c.metric("tandem_wait_seconds_count")
 	got := make(chan answer, 1)
 	go func() { got <- c.post("/v1/chat/completions", chatBody("")) }()
-	eventually(t, "a request waits", func() bool { return c.metric("tandem_doubt_waits_total") == 1 })
+	eventually(t, "a request waits", func() bool { return c.metric("tandem_unresponsive_waits_total") == 1 })
 	c.decode[0].SetFault(engine.Fault{Kind: engine.FaultRefuse})
 	eventually(t, "the request ends", func() bool { return len(got) == 1 })
 	if got := <-got; got.status != 503 || gjson.Get(got.body, "error.code").String() != "no_server" {

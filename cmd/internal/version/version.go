@@ -44,3 +44,13 @@ func Collector() prometheus.Collector {
 	g.WithLabelValues(String(), runtime.Version()).Set(1)
 	return g
 }
+
+// TargetInfo is the metric target_info, by which OpenTelemetry names the process that other series
+// are of: the labels are those of its traces' resource.
+func TargetInfo(instance string) prometheus.Collector {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "target_info", Help: "1, with what traces of this gateway name it by: service.name, service.version and service.instance.id.",
+	}, []string{"service_name", "service_version", "service_instance_id"})
+	g.WithLabelValues("tandem", String(), instance).Set(1)
+	return g
+}

@@ -40,6 +40,7 @@ const defaultPort = 8000
 //	tandem/role        prefill, decode or both; without it llm-d.ai/role; without both: both
 //	tandem/connector   how decode obtains the KV; as the engine reports
 //	tandem/weights     version of the weights; tandem/layout likewise
+//	tandem/store       KV store that it shares with the servers of that name; none
 //	tandem/ports       8000, or 8000,8001 as an annotation: several servers
 //	tandem/dp-size     data-parallel ranks behind each port; 1
 //	tandem/events      port of the first server's KV events (server n: n higher); none
@@ -72,6 +73,7 @@ func readAnnotations(object metav1.Object) (annotations, error) {
 		Connector: value("tandem/connector"),
 		Weights:   value("tandem/weights"),
 		Layout:    value("tandem/layout"),
+		Store:     value("tandem/store"),
 		Variant:   value("tandem/variant"),
 		Elastic:   value("tandem/elastic") == "true",
 		Host:      value("tandem/host"),

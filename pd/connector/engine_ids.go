@@ -1,17 +1,17 @@
-package pd
+package connector
 
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"sync"
 
-	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// engineIDs remembers which engines compute on prefill servers, as those said, by server and
+// EngineIDs remembers which engines compute on prefill servers, as those said, by server and
 // rank. Its zero value knows nothing.
-type engineIDs struct {
+type EngineIDs struct {
 	mu      sync.Mutex // guards servers
 	servers map[string]knownEngines
 }
@@ -21,30 +21,30 @@ type knownEngines struct {
 	ids  map[int]string
 }
 
-// findEngine finds out which engine prefills, where the legs name it: the server is asked
-// once in its life.
-func (o *Orchestrator) findEngine(ctx context.Context, t *connector.Transfer) error {
+// Choose finds out which engine prefills, where the legs name it: the server is asked once in its
+// life. What is known of servers that are not in the fleet any more is forgotten.
+func (e *EngineIDs) Choose(ctx context.Context, transport http.RoundTripper, t *Transfer, fleet *pools.Fleet) error {
 	query := t.Connector().QueryEngines
 	if query == nil {
 		return nil
 	}
 	life := t.From.Incarnation()
-	o.engines.mu.Lock()
-	known := o.engines.servers[t.From.ID()]
-	o.engines.mu.Unlock()
+	e.mu.Lock()
+	known := e.servers[t.From.ID()]
+	e.mu.Unlock()
 	if known.life != life || known.ids == nil {
-		ids, err := query(ctx, o.Transport, t.From)
+		ids, err := query(ctx, transport, t.From)
 		if err != nil {
 			return fmt.Errorf("ask its bootstrap server: %w", err)
 		}
 		known = knownEngines{life, ids}
-		o.engines.remember(t.From.ID(), known, o.Fleet.Servers())
+		e.remember(t.From.ID(), known, fleet.Servers())
 	}
 	return t.ChooseEngine(known.ids)
 }
 
 // remember keeps what was said of a server, and forgets those that are no longer in the fleet.
-func (e *engineIDs) remember(server string, known knownEngines, fleet []*pools.Server) {
+func (e *EngineIDs) remember(server string, known knownEngines, fleet []*pools.Server) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	servers := map[string]knownEngines{server: known}
@@ -56,9 +56,9 @@ func (e *engineIDs) remember(server string, known knownEngines, fleet []*pools.S
 	e.servers = servers
 }
 
-// forget drops what is known of a server whose pair failed: its ids may be of an
+// Forget drops what is known of a server whose pair failed: its ids may be of an
 // earlier life.
-func (e *engineIDs) forget(server string) {
+func (e *EngineIDs) Forget(server string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.servers, server)

@@ -1,0 +1,121 @@
+package memory
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"math"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"testing"
+	"testing/fstest"
+	"time"
+)
+
+// files are a file system with these files.
+func files(content map[string]string) fstest.MapFS {
+	all := fstest.MapFS{}
+	for name, text := range content {
+		all[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	return all
+}
+
+// The lowest limit of the groups that the process is in counts, of either version of cgroups.
+func TestLimit_IsTheLowestOfItsGroups(t *testing.T) {
+	const none = "9223372036854771712"
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  int64 // 0: none
+	}{
+		"version 2, in a container": {map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "1000000\n"}, 1000000},
+		"version 2, its own group": {map[string]string{
+			"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "500\n", "sys/fs/cgroup/a/memory.max": "max\n",
+		}, 500},
+		"version 2, the group above": {map[string]string{
+			"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/memory.max": "700\n",
+		}, 700},
+		"version 2, the host's path": {map[string]string{"proc/self/cgroup": "0::/kubepods/x\n", "sys/fs/cgroup/memory.max": "800\n"}, 800},
+		"version 2, none":            {map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n"}, 0},
+		"version 1": {map[string]string{
+			"proc/self/cgroup": "12:cpu,cpuacct:/x\n4:memory:/x\n0::/x\n", "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "900\n",
+		}, 900},
+		"version 1, none":   {map[string]string{"proc/self/cgroup": "4:memory:/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": none + "\n"}, 0},
+		"another hierarchy": {map[string]string{"proc/self/cgroup": "3:cpu:/\n", "sys/fs/cgroup/memory.max": "600\n"}, 0},
+		"no files":          {map[string]string{"proc/self/cgroup": "0::/\n"}, 0},
+	} {
+		got, err := limitOf(files(c.files))
+		if got != c.want || (c.want == 0) != errors.Is(err, errNoLimit) {
+			t.Errorf("%s: %d %v", name, got, err)
+		}
+	}
+	if _, err := limitOf(files(nil)); err == nil || errors.Is(err, errNoLimit) {
+		t.Errorf("without /proc: %v", err)
+	}
+}
+
+// A small heap may grow to a fixed size, a large one to twice what is alive of it, and what is between
+// the two changes in few steps.
+func TestPercent_LetsASmallHeapGrow(t *testing.T) {
+	for live, want := range map[uint64][2]int{
+		0: {1200, 1600}, 1 << 20: {1200, 1600}, unhurried / 10: {750, 1000}, unhurried: {90, 100}, 100 * unhurried: {50, 50}, math.MaxUint64: {50, 50},
+	} {
+		if got := percentFor(live); got < want[0] || got > want[1] {
+			t.Errorf("%d bytes alive: %d %%, want %v", live, got, want)
+		}
+	}
+	seen := map[int]bool{}
+	for live := uint64(1 << 20); live < 2*unhurried; live += 64 << 10 {
+		seen[percentFor(live)] = true
+	}
+	if len(seen) > 18 {
+		t.Errorf("%d targets between 1 and 128 MB", len(seen))
+	}
+}
+
+// Whoever sets GOMEMLIMIT or GOGC decides; else both follow the cgroup and the heap.
+func TestApply_LeavesWhatTheEnvironmentSets(t *testing.T) {
+	limit, percent := debug.SetMemoryLimit(-1), debug.SetGCPercent(100)
+	t.Cleanup(func() { debug.SetMemoryLimit(limit); debug.SetGCPercent(percent) })
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	root := files(map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "10000000000\n"})
+	apply(root, func(string) string { return "set" }, log)
+	if got := debug.SetMemoryLimit(-1); got != limit {
+		t.Errorf("the limit of the environment became %d", got)
+	}
+	if got := debug.SetGCPercent(100); got != 100 {
+		t.Errorf("the target of the environment became %d", got)
+	}
+	apply(root, func(string) string { return "" }, log)
+	if got := debug.SetMemoryLimit(-1); got != 9000000000 {
+		t.Errorf("the limit is %d", got)
+	}
+	if got := debug.SetGCPercent(100); got <= 100 {
+		t.Errorf("the target of a small heap is %d %%", got)
+	}
+}
+
+// The target follows the heap: once much of it is alive it may grow by no more than half of that.
+func TestTarget_FollowsTheHeap(t *testing.T) {
+	t.Cleanup(func() { debug.SetGCPercent(100) })
+	new(target).follow()
+	if now := gcPercent(); now <= 100 {
+		t.Errorf("the target of a small heap is %d %%", now)
+	}
+	alive := make([]byte, 3*unhurried)
+	for deadline := time.Now().Add(20 * time.Second); gcPercent() != 50 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		runtime.GC()
+	}
+	runtime.KeepAlive(alive)
+	if now := gcPercent(); now != 50 {
+		t.Errorf("the target of a large heap is %d %%", now)
+	}
+}
+
+// gcPercent is the target that the runtime has.
+func gcPercent() uint64 {
+	sample := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
+}

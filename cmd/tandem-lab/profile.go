@@ -1,0 +1,81 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-gateway/tandem/loadtest/flame"
+	"github.com/tandem-gateway/tandem/loadtest/process"
+	"github.com/tandem-gateway/tandem/loadtest/proxybench"
+)
+
+// profileOptions are the flags of `tandem-lab profile`.
+type profileOptions struct {
+	proxy, measure  string
+	kind            string
+	svgPath, pbPath string
+}
+
+func profileCommand() *cobra.Command {
+	cfg := proxybench.Default()
+	cfg.Lasts = 5 * time.Second
+	var opts profileOptions
+	cmd := &cobra.Command{
+		Use:   "profile",
+		Short: "Load the gateway and draw where its CPU or memory goes, as a flame graph",
+		Long: `Start the gateway before the mock engines of bench-proxy, put the load of one measure
+on it, and write the CPU profile of that time and a flame graph of it; or of the memory that
+is held (--kind heap), of all that was allocated (allocs), or of goroutines.`,
+		Example: `  tandem-lab profile --measure requests
+  tandem-lab profile --measure events --proxy 'tandem, one leg' --svg events.svg
+  tandem-lab profile --measure memory --kind heap --streams 2000 --svg heap.svg`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runProfile(cmd, cfg, opts) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&opts.proxy, "proxy", "tandem, pair (NIXL)", "`name` of the proxy, as bench-proxy prints it")
+	f.StringVar(&opts.measure, "measure", "requests", "`name` of the measure: requests, latency, events, blast, long, gone, idle, memory, memory-long")
+	f.StringVar(&opts.kind, "kind", proxybench.CPU, "`kind` of profile: profile (CPU), heap, allocs, goroutine")
+	f.IntVar(&cfg.Streams, "streams", cfg.Streams, "streams that are open in the measures of memory")
+	f.DurationVar(&cfg.Lasts, "for", cfg.Lasts, "time that is profiled")
+	f.StringVar(&opts.svgPath, "svg", "bin/profile.svg", "`file` for the flame graph")
+	f.StringVar(&opts.pbPath, "pprof", "", "`file` for the profile itself, for go tool pprof; empty: it is not kept")
+	f.StringVar(&cfg.LogPath, "log", "", "`file` for what the processes say")
+	return cmd
+}
+
+func runProfile(cmd *cobra.Command, cfg proxybench.Config, opts profileOptions) (err error) {
+	if cfg.From, err = process.Find(); err != nil {
+		return err
+	}
+	all, err := proxybench.BuiltIn()
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(all, func(p proxybench.Proxy) bool { return p.Name == opts.proxy })
+	if at < 0 {
+		return fmt.Errorf("there is no proxy %q", opts.proxy)
+	}
+	profile, err := proxybench.Profile(cmd.Context(), cfg, all[at], opts.measure, opts.kind)
+	if err != nil {
+		return err
+	}
+	draw := func(w io.Writer) error {
+		return flame.WriteSVG(w, opts.proxy+", "+opts.measure, bytes.NewReader(profile))
+	}
+	keep := func(w io.Writer) error {
+		_, err := w.Write(profile)
+		return err
+	}
+	if err := errors.Join(writeTo(opts.pbPath, keep), writeTo(opts.svgPath, draw)); err != nil {
+		return fmt.Errorf("write the profile: %w", err)
+	}
+	fmt.Fprintln(cmd.OutOrStdout(), "wrote", opts.svgPath)
+	return nil
+}

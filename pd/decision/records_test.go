@@ -1,0 +1,167 @@
+package decision
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pools"
+)
+
+var arrived = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// The decisions over a large fleet take no more memory than they may, and the chosen pair of an old
+// one can still be explained.
+func TestRecords_IsBoundedInBytes(t *testing.T) {
+	f := cost.Candidates{}
+	for i := range 256 {
+		c := cost.Candidate{ID: fmt.Sprint("p", i), Prefill: pools.Default().Prefill, Step: pools.Default().Step}
+		f.Prefill = append(f.Prefill, c)
+		c.ID, c.Running = fmt.Sprint("d", i), i
+		f.Decode = append(f.Decode, c)
+	}
+	f.Links = cost.NewLinks(cost.DefaultLinks()).Table(f.Prefill, f.Decode, arrived)
+	m, r := cost.Default(), cost.Demand{PromptTokens: 8000, OutputTokens: 100}
+	chosen, ok := m.Choose(r, &f, func(int) int { return 0 })
+	if !ok || chosen.Prefill == "" {
+		t.Fatalf("chosen: %+v", chosen)
+	}
+	const bytes = 20 << 20
+	d := NewRecords(time.Hour, bytes)
+	for i := range 1500 {
+		d.Add(Record{RequestID: fmt.Sprint(i), Choices: []Choice{{Demand: r, Candidates: f, Chosen: chosen}}})
+	}
+	if counted := d.count(); counted > bytes || counted != d.used || len(d.kept) != 1500 {
+		t.Errorf("%d bytes are remembered, counted as %d, in %d decisions", counted, d.used, len(d.kept))
+	}
+	newest, _ := d.Find("1499")
+	oldest, found := d.Find("0")
+	if !found || len(newest.Choices[0].Candidates.Decode) != 256 {
+		t.Fatalf("found %v, %d decode servers of the newest", found, len(newest.Choices[0].Candidates.Decode))
+	}
+	explain := func(c Choice) []cost.Explained { return m.Explain(c.Demand, c.Candidates, c.Chosen, 1) }
+	want, got := explain(newest.Choices[0]), explain(oldest.Choices[0])
+	if len(got) == 0 || got[0] != want[0] {
+		t.Errorf("explained %+v\n     want %+v", got, want)
+	}
+}
+
+// What an attempt took is written down when its stream has ended, beside what others have read
+// already; it never reaches a request of the same name that came at another time.
+func TestRecords_IsCompletedWhenAStreamEnds(t *testing.T) {
+	d := NewRecords(time.Hour, 1<<20)
+	d.Add(Record{RequestID: "r", At: arrived, Choices: []Choice{{}, {}}})
+	before, _ := d.Find("r")
+	m := Measured{FirstToken: 5}
+	d.Complete("r", arrived, 1, m, "broken")
+	after, _ := d.Find("r")
+	if before.Choices[1].Measured != (Measured{}) || after.Choices[1].Measured != m || after.Choices[1].Outcome != "broken" || after.Choices[0].Measured != (Measured{}) {
+		t.Errorf("before %+v\nafter %+v", before.Choices, after.Choices)
+	}
+	d.Complete("r", arrived.Add(1), 0, m, "another's")
+	d.Complete("r", arrived, 2, m, "of no attempt")
+	d.Complete("unknown", arrived, 0, m, "nobody's")
+	if last, _ := d.Find("r"); last.Choices[0].Measured != (Measured{}) || last.Choices[0].Outcome != "" || len(last.Choices) != 2 {
+		t.Errorf("%+v", last.Choices)
+	}
+}
+
+// The newest decision keeps all its servers, however many they are; older ones are forgotten where
+// even what was chosen is too much.
+func TestRecords_KeepsTheNewestWhole(t *testing.T) {
+	d := NewRecords(time.Hour, 4096)
+	large := cost.Candidates{Decode: make([]cost.Candidate, 1000)}
+	for i := range 9 {
+		d.Add(Record{RequestID: fmt.Sprint(i), Choices: []Choice{{Candidates: large}}})
+		newest, _ := d.Find(fmt.Sprint(i))
+		if n := len(newest.Choices[0].Candidates.Decode); n != 1000 {
+			t.Errorf("of decision %d, the newest, %d servers are kept", i, n)
+		}
+	}
+	if _, found := d.Find("0"); found || len(d.kept) != 1 {
+		t.Errorf("%d decisions are kept beside one that takes all the memory", len(d.kept)-1)
+	}
+	for i := range 9 {
+		d.Add(Record{RequestID: fmt.Sprint("small ", i), Choices: []Choice{{}}})
+	}
+	if counted := d.count(); counted != d.used || counted > 4096 || len(d.kept) < 2 {
+		t.Errorf("%d bytes in %d decisions, counted as %d", counted, len(d.kept), d.used)
+	}
+}
+
+// A decision is forgotten when its time is over, whether others come or not.
+func TestRecords_ForgetsWithTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := NewRecords(time.Minute, 1<<20)
+		d.Add(Record{RequestID: "a", At: time.Now()})
+		time.Sleep(40 * time.Second)
+		d.Add(Record{RequestID: "b", At: time.Now()})
+		time.Sleep(20 * time.Second)
+		if _, found := d.Find("a"); !found {
+			t.Error("it is forgotten before its time")
+		}
+		time.Sleep(time.Second)
+		if _, found := d.Find("a"); found {
+			t.Error("it is remembered after its time")
+		}
+		time.Sleep(40 * time.Second)
+		if newest := d.Newest(9); len(newest) != 0 || d.used != 0 || len(d.newestOf) != 0 {
+			t.Errorf("%d are remembered in %d bytes, %d by name", len(newest), d.used, len(d.newestOf))
+		}
+	})
+}
+
+// The newest come first, as many as asked for, and none from before; by its name a request is found
+// as it was decided on last.
+func TestRecords_ListsTheNewest(t *testing.T) {
+	d := NewRecords(time.Hour, 1<<20)
+	for i, id := range []string{"a", "b", "c", "a"} {
+		d.Add(Record{RequestID: id, At: arrived.Add(time.Duration(i) * time.Second), Outcome: fmt.Sprint(i)})
+	}
+	for _, x := range []struct {
+		after time.Duration
+		limit int
+		want  string
+	}{{-1, 9, "3210"}, {-1, 2, "32"}, {time.Second, 9, "32"}, {time.Hour, 9, ""}} {
+		got := ""
+		for _, r := range d.After(arrived.Add(x.after), x.limit) {
+			got += r.Outcome
+		}
+		if got != x.want {
+			t.Errorf("after %v at most %d: %q, want %q", x.after, x.limit, got, x.want)
+		}
+	}
+	if got, found := d.Find("a"); !found || got.Outcome != "3" {
+		t.Errorf("of two decisions on one request %+v is found", got)
+	}
+}
+
+// count is what the decisions take, counted anew.
+func (d *Records) count() (bytes int) {
+	for _, r := range d.kept {
+		bytes += r.Record.bytes()
+	}
+	return bytes
+}
+
+// Requests end, are looked up and come in at the same time.
+func TestRecords_IsUsedByManyAtOnce(t *testing.T) {
+	d := NewRecords(time.Hour, 1<<20)
+	var all sync.WaitGroup
+	for worker := range 4 {
+		all.Go(func() {
+			for i := range 200 {
+				id := fmt.Sprint(worker, " ", i)
+				d.Add(Record{RequestID: id, At: arrived, Choices: []Choice{{}}})
+				d.Complete(id, arrived, 0, Measured{FirstToken: 1}, "")
+				if found, ok := d.Find(id); ok && found.Choices[0].Measured.FirstToken > 1 {
+					t.Errorf("%+v", found)
+				}
+			}
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,64 @@
+package transcript
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/tandem-gateway/tandem/pd/api"
+)
+
+// Packed ids are the same ids, whatever their size and the white space between them, and what is no list of
+// ids is none.
+func TestPackIDs_AreTheSameIDs(t *testing.T) {
+	for text, want := range map[string]string{
+		"1,2,3": "1,2,3", "0": "0", "127,128,16383,16384,151935": "127,128,16383,16384,151935", "1, 2 ,\n3": "1,2,3", "999999999999999999": "999999999999999999",
+	} {
+		if got := string(packIDs([]byte(text), 3).appendTo(nil)); got != want {
+			t.Errorf("%q is %q", text, got)
+		}
+	}
+	for _, text := range []string{"-1", "1.5", "1,,2", "1,", ",1", "1 2", "a", "1e3", "9999999999999999999"} {
+		if got := packIDs([]byte(text), 3); got != nil {
+			t.Errorf("%q is packed as %v", text, got)
+		}
+	}
+}
+
+// A stream goes on by ids when the client's text is gone, unless that had more than text; by text it cannot,
+// so that the text is kept.
+func TestDropText_TheIDsAreEnough(t *testing.T) {
+	const said = `{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a"},"token_ids":[7]}],"prompt_token_ids":[1,2,151935]}`
+	for name, c := range map[string]struct {
+		content string
+		byText  bool
+		dropped bool
+		body    string // of the continuation; "": there is none
+	}{
+		"text":    {`"hi"`, false, true, `{"model":"m","prompt":[1,2,151935,7],"max_tokens":9,"stream":true,"stream_options":{"include_usage":true},"temperature":0.5}`},
+		"media":   {`[{"type":"image_url"}]`, false, true, ""},
+		"by text": {`"hi"`, true, false, `{"model":"m","prompt":[1,2,151935,7],"max_tokens":9,"stream":true,"stream_options":{"include_usage":true},"temperature":0.5}`},
+	} {
+		source := []byte(`{"model":"m","messages":[{"role":"user","content":` + c.content + `}],"temperature":0.5,"max_tokens":10,"stream":true}`)
+		body, err := api.ParseBody(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := New(Request{Dialect: api.Chat, Body: body, MaxOutput: 10, MaxField: "max_tokens"}, 100, c.byText)
+		s.StartLeg(Engine{Name: "vllm", MayReportIDs: true}, body)
+		s.recordAt([]byte(said))
+		if got := s.DropText(); got != c.dropped || got && s.req.Body.Get("messages") != nil {
+			t.Errorf("%s: dropped %v, left %s", name, got, s.req.Body.Bytes())
+		}
+		if c.dropped {
+			s.DropText() // twice is as good as once
+			clear(source)
+		}
+		rest, err := s.Continue()
+		if got := string(rest.Body.Bytes()); (err == nil) != (c.body != "") || err == nil && got != c.body {
+			t.Errorf("%s: %s, %v", name, got, err)
+		}
+		if bytes.Contains(rest.Body.Bytes(), []byte{0}) {
+			t.Errorf("%s: it has bytes of what was dropped", name)
+		}
+	}
+}
