@@ -116,6 +116,7 @@ func TestChart_RefusesWhatItDoesNotKnow(t *testing.T) {
 		"pools.a.role=decode,pools.a.engine=sglang,pools.a.nodes=2": "pools.a: nodes above 1 are written for vllm",
 		"picker.enabled=true": "picker.pool.selector names no pods",
 		"gateway.create=true": "gateway.className names no class",
+		"picker.enabled=true,picker.pool.selector.app=a,picker.leaderOnly=true,redis.deploy=false": "picker.leaderOnly needs a redis",
 	} {
 		text, err := helm(t, "default", "template", "tandem", "deploy/chart", "--set", set)
 		if err == nil || !strings.Contains(text, want) {
@@ -127,10 +128,30 @@ func TestChart_RefusesWhatItDoesNotKnow(t *testing.T) {
 // The gateway's program takes every flag that the chart gives it.
 func TestChart_GivesFlagsThatThereAre(t *testing.T) {
 	for _, name := range chartExamples(t) {
-		args := gatewayArgs(t, rendered(t, name, "tandem", "--set", "picker.fallbacks=2,redis.cluster=true,keysSecret=k,picker.plain=true,servers.services=a=b,servers.namespace=n,servers.connector=nixl"))
+		args := gatewayArgs(t, rendered(t, name, "tandem", "--set", "picker.fallbacks=2,picker.leaderOnly=true,redis.cluster=true,keysSecret=k,picker.plain=true,servers.services=a=b,servers.namespace=n,servers.connector=nixl"))
 		printed, err := exec.Command("../../bin/tandem", append(args, "--help")...).CombinedOutput()
 		if len(args) < 8 || err != nil {
 			t.Errorf("%s: tandem %s: %v\n%s", name, strings.Join(args, " "), err, printed)
+		}
+	}
+}
+
+// Where one replica alone is ready, an old one may leave before a new one is: else a rollout and the
+// eviction of that one would wait for ever.
+func TestChart_LeaderOnlyLetsTheLeaderLeave(t *testing.T) {
+	const set = "picker.enabled=true,picker.pool.selector.app=vllm,picker.leaderOnly="
+	for on, want := range map[string][]string{
+		"true":  {"- --picker-leader-only\n", "rollingUpdate: {maxSurge: 1, maxUnavailable: 100%}", "\n  maxUnavailable: 100%\n"},
+		"false": {"rollingUpdate: {maxSurge: 1, maxUnavailable: 0}", "\n  maxUnavailable: 1\n"},
+	} {
+		text := rendered(t, "default", "tandem", "--set", set+on)
+		for _, line := range want {
+			if !strings.Contains(text, line) {
+				t.Errorf("leaderOnly=%s: no %q in\n%s", on, line, text)
+			}
+		}
+		if has := strings.Contains(text, "--picker-leader-only"); has != (on == "true") {
+			t.Errorf("leaderOnly=%s: the flag is there: %v", on, has)
 		}
 	}
 }
@@ -222,6 +243,7 @@ var definitions = []string{
 	"keda-crds/keda.sh_scaledobjects.yaml", "lws-crds/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
 	"istio-crds/customresourcedefinitions.gen.yaml",
 	"monitoring-crds/monitoring.coreos.com_servicemonitors.yaml", "monitoring-crds/monitoring.coreos.com_podmonitors.yaml",
+	"monitoring-crds/monitoring.coreos.com_prometheusrules.yaml",
 }
 
 // An API server with the projects' own definitions takes every example, no field of which it does not

@@ -144,22 +144,38 @@ func buildContext(t *testing.T) string {
 	for file := range strings.Lines(string(files)) {
 		file = strings.TrimSpace(file)
 		top, _, _ := strings.Cut(file, "/")
-		content, err := os.ReadFile(filepath.Join("../..", file))
+		from, to := filepath.Join("../..", file), filepath.Join(context, file)
+		info, err := os.Lstat(from)
 		if slices.Contains(skip, top) || os.IsNotExist(err) {
 			continue // not sent, or removed and not yet committed
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		to := filepath.Join(context, file)
-		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(to, content, 0o644); err != nil {
+		if err := sendFile(from, to, info); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return context
+}
+
+// sendFile copies a file into the build context, a link as a link.
+func sendFile(from, to string, info os.FileInfo) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	if info.Mode()&os.ModeSymlink != 0 {
+		target, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(target, to)
+	}
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, content, 0o644)
 }
 
 // checkCopy asserts that each source of a COPY line is in the build context.

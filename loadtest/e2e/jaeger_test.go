@@ -1,15 +1,18 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
 
-// jaeger is a Jaeger all-in-one that keeps its traces in memory.
+// jaeger is a Jaeger with the configuration of deploy, at addresses of its own.
 type jaeger struct {
 	otlp  string // where the gateway sends its spans
 	query string
@@ -18,13 +21,9 @@ type jaeger struct {
 func startJaeger(t *testing.T) jaeger {
 	t.Helper()
 	otlp, query := freeAddress(t), freeAddress(t)
-	// It would trace itself, too, and wait for its own collector when it stops.
-	p := process.Start(t, []string{"OTEL_TRACES_SAMPLER=always_off"}, "jaeger", ".cache/e2e/jaeger", "--log-level", "warn",
-		"--collector.otlp.http.host-port", otlp, "--query.http-server.host-port", query,
-		// The rest is not used, but would collide with another Jaeger of this machine.
-		"--collector.otlp.grpc.host-port", freeAddress(t), "--collector.grpc-server.host-port", freeAddress(t),
-		"--collector.http-server.host-port", freeAddress(t), "--query.grpc-server.host-port", freeAddress(t),
-		"--admin.http.host-port", freeAddress(t))
+	p := start(t, "jaeger", ".cache/e2e/jaeger", "--config", filepath.Join(process.Root(t), "deploy/jaeger.yaml"),
+		"--set", "receivers.otlp.protocols.http.endpoint="+otlp,
+		"--set", "extensions.jaeger_query.http.endpoint="+query, "--set", "extensions.jaeger_query.grpc.endpoint="+freeAddress(t))
 	j := jaeger{otlp: "http://" + otlp, query: "http://" + query}
 	waitFor(t, p, "Jaeger to answer", readyWithin, answers(j.query+"/api/services"))
 	return j
@@ -40,10 +39,36 @@ type span struct {
 	} `json:"references"`
 	StartMicros    int64 `json:"startTime"`
 	DurationMicros int64 `json:"duration"`
-	Tags           []struct {
-		Key   string `json:"key"`
-		Value any    `json:"value"`
-	} `json:"tags"`
+	Tags           []tag `json:"tags"`
+	Logs           []struct {
+		Fields []tag `json:"fields"`
+	} `json:"logs"`
+}
+
+// tag is an attribute; numbers are float64.
+type tag struct {
+	Key   string `json:"key"`
+	Value any    `json:"value"`
+}
+
+// tag is the value of an attribute, nil where it has none.
+func (s span) tag(key string) any {
+	for _, t := range s.Tags {
+		if t.Key == key {
+			return t.Value
+		}
+	}
+	return nil
+}
+
+// links are the spans that it is linked to: Jaeger shows them as what it follows from.
+func (s span) links() (ids []string) {
+	for _, r := range s.References {
+		if r.Type == "FOLLOWS_FROM" {
+			ids = append(ids, r.ID)
+		}
+	}
+	return ids
 }
 
 // parent is the ID of the span's parent, empty for a root.
@@ -89,7 +114,7 @@ func (j jaeger) trace(t *testing.T, requestID string, names ...string) []span {
 	return spans
 }
 
-// named returns the spans of one operation.
+// named returns the spans of one operation, the first to begin first.
 func named(spans []span, operation string) []span {
 	var found []span
 	for _, s := range spans {
@@ -97,5 +122,6 @@ func named(spans []span, operation string) []span {
 			found = append(found, s)
 		}
 	}
+	slices.SortFunc(found, func(a, b span) int { return cmp.Compare(a.StartMicros, b.StartMicros) })
 	return found
 }

@@ -27,8 +27,9 @@ func startRedis(t *testing.T) *redisServer {
 	return r
 }
 
-// restart starts it again, empty, and waits until it answers.
-func (r *redisServer) restart(t *testing.T) {
+// restart starts it again, empty, and waits until it answers. More arguments are those of
+// redis-server.
+func (r *redisServer) restart(t *testing.T, more ...string) {
 	t.Helper()
 	bin, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -45,8 +46,8 @@ func (r *redisServer) restart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.process = start(t, "redis", bin, "--port", port, "--bind", "127.0.0.1",
-		"--save", "", "--appendonly", "no", "--dir", t.TempDir())
+	args := append([]string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir()}, more...)
+	r.process = start(t, "redis", bin, args...)
 	waitFor(t, r.process, "redis-server to answer", readyWithin, func() error {
 		answer, err := r.ask("PING")
 		if err == nil && answer != "PONG" {

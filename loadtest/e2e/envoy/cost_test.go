@@ -26,15 +26,25 @@ func TestCost_OfARequest(t *testing.T) {
 	alone.Pickers = nil
 	headersOnly := standalone(t, p)
 	headersOnly.Answers = "NONE"
-	t.Logf("%-8s %-32s %10s %10s %16s", "prompt", "way", "p50", "p99", "picker's CPU")
+	kept := standalone(t, p)
+	kept.Requests, kept.Answers = "BUFFERED", "STREAMED"
+	keptHeads := kept
+	keptHeads.Answers = "NONE"
+	pairs := startPairs(t, "--time-scale", "0", "--max-model-len", "131072")
+	ofPairs := startPicker(t, pairs)
+	t.Logf("%-8s %-34s %10s %10s %16s", "prompt", "way", "p50", "p99", "picker's CPU")
 	for _, size := range []int{2 << 10, 220 << 10} {
 		for _, way := range []struct {
 			name string
 			setup
-		}{{"Envoy alone", alone}, {"picker, answers shown to it", standalone(t, p)}, {"picker, heads of answers alone", headersOnly}} {
+			picker *picker
+		}{
+			{"Envoy alone", alone, p}, {"picker, answers shown to it", standalone(t, p), p}, {"picker, heads of answers alone", headersOnly, p},
+			{"picker, bodies kept by Envoy", kept, p}, {"picker, that and heads of answers", keptHeads, p}, {"picker, of pairs", standalone(t, ofPairs), ofPairs},
+		} {
 			e := startProxy(t, way.setup)
-			half, most, cpu := measure(t, e.url, p, size)
-			t.Logf("%-8s %-32s %10v %10v %16v", fmt.Sprint(size>>10, " KB"), way.name, half, most, cpu)
+			half, most, cpu := measure(t, e.url, way.picker, size)
+			t.Logf("%-8s %-34s %10v %10v %16v", fmt.Sprint(size>>10, " KB"), way.name, half, most, cpu)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -171,6 +172,100 @@ func TestPickerKilled_CostsItsOwnRequestsAlone(t *testing.T) {
 	checkIdle(t, pickers[1])
 }
 
+// A picker that is killed before it has chosen costs nothing, in full duplex too: Envoy sends what the picker
+// was shown to the other one, as long as nothing has come back, and as it has kept no more than 64 KiB of it. Longer
+// requests fail at once.
+func TestPickerKilled_BeforeItChoosesCostsNothing(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		size  int // of a prompt, in bytes
+		costs bool
+	}{{"prompts of 2 KB", 2 << 10, false}, {"prompts of 48 KB", 48 << 10, false}, {"prompts of 220 KB", 220 << 10, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			f := startPairs(t, "--time-scale", "0.01", "--max-model-len", "131072")
+			pickers := []*picker{startPicker(t, f), startPicker(t, f)}
+			s := standalone(t, pickers[0])
+			s.Pickers = append(s.Pickers, addressOf(t, pickers[1].address))
+			s.PickerRetries = 2
+			e := startProxy(t, s)
+			before := startTraffic(t, e.url, 8) // so that Envoy's threads are connected to the pickers
+			before.goOn(t, 50)
+			before.lostNothing(t)
+			// The first picker does not go on, so what Envoy shows it from now on waits there for a choice.
+			if err := pickers[0].p.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			const requests = 16
+			var answered, failed atomic.Int64
+			var under sync.WaitGroup
+			for n := range requests {
+				under.Go(func() {
+					a := send(context.WithoutCancel(t.Context()), e.url+chatPath, chat(n, words(c.size), []string{"", streamed}[n%2]))
+					if a.status == http.StatusOK && a.err == nil && a.text != "" {
+						answered.Add(1)
+						return
+					}
+					failed.Add(1)
+					if !c.costs || a.status < 500 {
+						t.Errorf("%d, %v: %.300s", a.status, a.err, a.body)
+					}
+				})
+			}
+			waiting := 0
+			process.WaitFor(t, nil, "all requests to be answered or to wait for the first picker", process.ReadyWithin, func() error {
+				waiting = e.active(t, pickers[0]) + e.stat(t, "cluster.ext_proc.upstream_rq_pending_active")
+				if done := int(answered.Load()); waiting == 0 || done+waiting != requests {
+					return fmt.Errorf("%d are answered, %d wait", done, waiting)
+				}
+				return nil
+			})
+			pickers[0].p.Kill(t)
+			under.Wait()
+			t.Logf("%d waited for the picker that was killed: %d failed, %d were answered", waiting, failed.Load(), answered.Load())
+			checkIdle(t, pickers[1])
+		})
+	}
+}
+
+// A picker that is killed costs no request where Envoy keeps what it shows it: request bodies
+// BUFFERED, answers STREAMED or their heads alone, and failureMode FailOpen. What the picker answered goes on as it is; what it
+// did not goes to a server that Envoy chooses, or through the filter again.
+func TestPickerKilled_CostsNoRequest(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make e2e-envoy runs it")
+	}
+	for name, kept := range map[string]func(*setup, fleet){
+		"the gateway knows the pool": func(s *setup, f fleet) {
+			for _, server := range f["decode"] {
+				s.Pool = append(s.Pool, addressOf(t, server.url))
+			}
+		},
+		"the picker alone knows it": func(s *setup, _ fleet) { s.Again = true },
+		"heads of answers alone":    func(s *setup, _ fleet) { s.Again, s.Answers = true, "NONE" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startPairs(t, "--time-scale", "0.2")
+			pickers := []*picker{startPicker(t, f), startPicker(t, f)}
+			s := standalone(t, pickers[0])
+			s.Pickers = append(s.Pickers, addressOf(t, pickers[1].address))
+			s.PickerRetries, s.FailOpen, s.Requests, s.Answers = 2, true, "BUFFERED", "STREAMED"
+			kept(&s, f)
+			l := startTraffic(t, startProxy(t, s).url, 16)
+			for i := range pickers {
+				l.goOn(t, 100)
+				pickers[i].p.Kill(t)
+				l.goOn(t, 100)
+				pickers[i].start(t)
+			}
+			l.goOn(t, 50)
+			l.lostNothing(t)
+			for _, p := range pickers {
+				checkIdle(t, p)
+			}
+		})
+	}
+}
+
 // Where Envoy may not send requests on without a picker (FailClose), they fail while none is
 // there, and no longer.
 func TestPickerGone_FailCloseRefuses(t *testing.T) {
@@ -213,4 +308,61 @@ func TestEngineKilled_CostsOnlyWhatItWasWriting(t *testing.T) {
 		}
 	}
 	checkIdle(t, p)
+}
+
+// An engine is killed under load while it streams, or while it prefills: the picker has it down as soon as
+// an answer of it breaks, and what begins later goes elsewhere. It is shown what the kill cost, of
+// requests that were on the engine and of those that began later, and how soon it was avoided.
+func TestEngineKilled_IsAvoidedAtOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make e2e-envoy runs it")
+	}
+	for name, c := range map[string]struct {
+		killed   string // role
+		fallback bool   // the gateway knows the pool, and tries the next server
+	}{
+		"decode, no retries":              {killed: "decode"},
+		"decode, ordered fallbacks":       {killed: "decode", fallback: true},
+		"prefill, no retries":             {killed: "prefill"},
+		"prefill, retries of the gateway": {killed: "prefill", fallback: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startPairs(t, "--time-scale", "0.2")
+			p := startPicker(t, f)
+			s := standalone(t, p)
+			if c.fallback {
+				p = startPicker(t, f, "--picker-fallbacks", "2")
+				s = ofPool(t, p, f["decode"])
+			}
+			e := startProxy(t, s)
+			l := startTraffic(t, e.url, 16)
+			l.goOn(t, 100)
+			retried := e.stat(t, "cluster.servers.upstream_rq_retry")
+			killed := time.Now()
+			f[c.killed][0].p.Kill(t)
+			process.WaitFor(t, p.p, "the picker to have it down", process.ReadyWithin, process.SeesUp("http://"+p.admin, 3))
+			down := time.Now()
+			answered := l.succeeded.Load()
+			l.goOn(t, 200)
+			failed := l.stop()
+			before, between, after, last := 0, 0, 0, time.Duration(0)
+			for _, lost := range failed {
+				last = max(last, lost.ended.Sub(killed))
+				switch {
+				case lost.began.Before(killed):
+					before++
+				case lost.began.Before(down):
+					between++
+				default:
+					after++
+					t.Errorf("a request that began %v after it was down: %v", lost.began.Sub(down), lost)
+				}
+			}
+			t.Logf("down after %v; lost: %d that were under way, %d that began before it was down, %d later, the last %v after the kill; Envoy tried %v again; %d were answered since",
+				down.Sub(killed).Round(time.Millisecond), before, between, after, last.Round(time.Millisecond),
+				e.stat(t, "cluster.servers.upstream_rq_retry")-retried, l.succeeded.Load()-answered)
+			t.Logf("the picker counts %v", p.outcomes(t))
+			checkIdle(t, p)
+		})
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -64,14 +65,26 @@ func (p *picker) counted(t *testing.T, labels ...string) float64 {
 	return p.sum(t, "tandem_requests_total{", labels...)
 }
 
+// outcomes is how many requests the picker counts, by their outcome.
+func (p *picker) outcomes(t *testing.T) map[string]float64 {
+	t.Helper()
+	counts := make(map[string]float64)
+	for _, name := range regexp.MustCompile(`outcome="([^"]*)"`).FindAllStringSubmatch(p.metrics(t), -1) {
+		if n := p.counted(t, name[0]); n > 0 {
+			counts[name[1]] = n
+		}
+	}
+	return counts
+}
+
 // gauge is a metric without labels.
 func (p *picker) gauge(t *testing.T, name string) float64 {
 	t.Helper()
 	return p.sum(t, name+" ")
 }
 
-// sum adds up the series that begin so, with all of some labels.
-func (p *picker) sum(t *testing.T, begin string, labels ...string) (sum float64) {
+// metrics is the picker's page of them.
+func (p *picker) metrics(t *testing.T) string {
 	t.Helper()
 	resp, err := http.Get("http://" + p.admin + "/metrics")
 	if err != nil {
@@ -82,7 +95,13 @@ func (p *picker) sum(t *testing.T, begin string, labels ...string) (sum float64)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(page)) {
+	return string(page)
+}
+
+// sum adds up the series that begin so, with all of some labels.
+func (p *picker) sum(t *testing.T, begin string, labels ...string) (sum float64) {
+	t.Helper()
+	for line := range strings.Lines(p.metrics(t)) {
 		line = strings.TrimSpace(line)
 		series, value := line, line[strings.LastIndexByte(line, ' ')+1:]
 		has := strings.HasPrefix(series, begin)

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"text/template"
@@ -30,8 +31,10 @@ type setup struct {
 	Pickers         []address
 	PickerTLS       bool
 	FailOpen        bool
-	// Answers is how their bodies are shown to the picker.
-	Answers string
+	// Requests and Answers are how their bodies are shown to the picker.
+	Requests, Answers string
+	// Again says that requests which no picker has answered are sent through the filter again.
+	Again bool
 	// HealthInterval is how often Envoy asks a picker whether it is ready.
 	HealthInterval string
 	// PickerRetries is how often another picker is asked where one does not answer.
@@ -45,7 +48,8 @@ type setup struct {
 // standalone is Envoy as llm-d's chart has it, but for a health check that looks more often.
 func standalone(t *testing.T, p *picker) setup {
 	t.Helper()
-	return setup{Pickers: []address{addressOf(t, p.address)}, PickerTLS: true, HealthInterval: "1s", Answers: "FULL_DUPLEX_STREAMED"}
+	return setup{Pickers: []address{addressOf(t, p.address)}, PickerTLS: true, HealthInterval: "1s",
+		Requests: "FULL_DUPLEX_STREAMED", Answers: "FULL_DUPLEX_STREAMED"}
 }
 
 // ofPool is Envoy as gateways have it that know the pool's servers.
@@ -87,30 +91,70 @@ func startProxy(t *testing.T, s setup) proxy {
 	return e
 }
 
+// host is a picker as Envoy sees it.
+type host struct {
+	Address struct {
+		Socket struct {
+			Port int `json:"port_value"`
+		} `json:"socket_address"`
+	}
+	Stats []struct {
+		Name  string
+		Value string
+	}
+	Health struct {
+		Failed  bool `json:"failed_active_health_check"`
+		Pending bool `json:"pending_active_hc"`
+	} `json:"health_status"`
+}
+
+// pickers are those that Envoy asks.
+func (e proxy) pickers() (pickers []host, err error) {
+	var said struct {
+		Clusters []struct {
+			Name  string
+			Hosts []host `json:"host_statuses"`
+		} `json:"cluster_statuses"`
+	}
+	err = process.JSON(e.admin+"/clusters?format=json", &said)
+	for _, cluster := range said.Clusters {
+		if cluster.Name == "ext_proc" {
+			pickers = append(pickers, cluster.Hosts...)
+		}
+	}
+	return pickers, err
+}
+
+// active is how many requests a picker has from Envoy.
+func (e proxy) active(t *testing.T, p *picker) (requests int) {
+	t.Helper()
+	pickers, err := e.pickers()
+	for _, h := range pickers {
+		for _, stat := range h.Stats {
+			// None at all are left out.
+			if strconv.Itoa(h.Address.Socket.Port) == process.Port(t, p.address) && stat.Name == "rq_active" && stat.Value != "" && err == nil {
+				requests, err = strconv.Atoi(stat.Value)
+			}
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return requests
+}
+
 // waitForPickers waits until Envoy takes so many pickers for healthy.
 func (e proxy) waitForPickers(t *testing.T, want int) {
 	t.Helper()
 	process.WaitFor(t, nil, "Envoy to judge the pickers", process.ReadyWithin, func() error {
-		var said struct {
-			Clusters []struct {
-				Name  string
-				Hosts []struct {
-					Health struct {
-						Failed  bool `json:"failed_active_health_check"`
-						Pending bool `json:"pending_active_hc"`
-					} `json:"health_status"`
-				} `json:"host_statuses"`
-			} `json:"cluster_statuses"`
-		}
-		if err := process.JSON(e.admin+"/clusters?format=json", &said); err != nil {
+		pickers, err := e.pickers()
+		if err != nil {
 			return err
 		}
 		healthy := 0
-		for _, cluster := range said.Clusters {
-			for _, host := range cluster.Hosts {
-				if cluster.Name == "ext_proc" && !host.Health.Failed && !host.Health.Pending {
-					healthy++
-				}
+		for _, h := range pickers {
+			if !h.Health.Failed && !h.Health.Pending {
+				healthy++
 			}
 		}
 		if healthy != want {
@@ -118,4 +162,24 @@ func (e proxy) waitForPickers(t *testing.T, want int) {
 		}
 		return nil
 	})
+}
+
+// stat is a counter of Envoy's.
+func (e proxy) stat(t *testing.T, name string) int {
+	t.Helper()
+	var said struct {
+		Stats []struct {
+			Name  string
+			Value int
+		}
+	}
+	if err := process.JSON(e.admin+"/stats?format=json&usedonly&filter=^"+name+"$", &said); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range said.Stats {
+		if s.Name == name {
+			return s.Value
+		}
+	}
+	return 0
 }

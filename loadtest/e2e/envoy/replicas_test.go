@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -42,10 +43,10 @@ func startReplicas(t *testing.T, f fleet, flags ...string) (leader, follower *pi
 	flags = append([]string{"--redis", startRedis(t)}, flags...)
 	leader, follower = startPicker(t, f, flags...), startPicker(t, f, flags...)
 	process.WaitFor(t, leader.p, "one picker to decide for both", process.ReadyWithin, func() error {
-		if leader.gauge(t, "tandem_decider_followed") == 1 {
+		if leader.gauge(t, "tandem_leader_followed") == 1 {
 			leader, follower = follower, leader
 		}
-		if n, followed := leader.gauge(t, "tandem_decider_followers"), follower.gauge(t, "tandem_decider_followed"); n != 1 || followed != 1 {
+		if n, followed := leader.gauge(t, "tandem_leader_followers"), follower.gauge(t, "tandem_leader_followed"); n != 1 || followed != 1 {
 			return fmt.Errorf("%v follow it, the other follows: %v", n, followed)
 		}
 		return nil
@@ -89,6 +90,53 @@ func TestReplicas_ShareLoad(t *testing.T) {
 	}
 }
 
+// What one replica of the picker sent to a server the other one knows, though nothing but the text of the
+// prompts is known: a prompt that comes to the other one next finds its KV.
+func TestReplicas_ShareWhatTheySent(t *testing.T) {
+	const prompts = 12
+	f := fleet{}
+	f.start(t, "both", 4)
+	leader, follower := startReplicas(t, f, "--tokens", "approximate")
+	gateways := []string{startProxy(t, standalone(t, leader)).url, startProxy(t, standalone(t, follower)).url}
+	cached := func(gateway string, n int) (tokens int) {
+		a := send(t.Context(), gateway+completionsPath, fmt.Sprintf(`{"model":%q,"max_tokens":4,"prompt":"%d %s"}`, model, n, words(20_000)))
+		var said struct {
+			Usage struct {
+				Details struct {
+					Cached int `json:"cached_tokens"`
+				} `json:"prompt_tokens_details"`
+			}
+		}
+		if err := json.Unmarshal([]byte(a.body), &said); a.status != http.StatusOK || err != nil {
+			t.Fatalf("%d, %v: %.300s", a.status, err, a.body)
+		}
+		return said.Usage.Details.Cached
+	}
+	for n := range prompts {
+		cached(gateways[n%2], n)
+	}
+	for i, p := range []*picker{leader, follower} {
+		process.WaitFor(t, p.p, "it to know what the other sent", process.ReadyWithin, func() error {
+			if n := p.gauge(t, `tandem_sent_text_records_total{event="received"}`); n < prompts/2 {
+				return fmt.Errorf("picker %d received %v records", i, n)
+			}
+			return nil
+		})
+	}
+	found := 0
+	for n := range prompts {
+		if cached(gateways[(n+1)%2], n) > 2000 {
+			found++
+		}
+	}
+	t.Logf("%d of %d prompts found their KV through the other picker", found, prompts)
+	if found < prompts-1 { // by chance alone 3 would
+		t.Error("too few")
+	}
+	checkIdle(t, leader)
+	checkIdle(t, follower)
+}
+
 // The replica that decides for both is killed under load: that costs the requests that it had, and
 // none that begin later, since the other one decides for itself at once and then for all.
 func TestReplicas_TheLeaderKilledCostsItsOwnRequestsAlone(t *testing.T) {
@@ -107,7 +155,7 @@ func TestReplicas_TheLeaderKilledCostsItsOwnRequestsAlone(t *testing.T) {
 	l.goOn(t, 100)
 	l.lostBefore(t, killed)
 	checkIdle(t, follower)
-	if n := follower.gauge(t, "tandem_decider_followed"); n != 0 {
+	if n := follower.gauge(t, "tandem_leader_followed"); n != 0 {
 		t.Errorf("it follows the one that was killed: %v", n)
 	}
 }

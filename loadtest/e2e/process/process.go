@@ -80,6 +80,7 @@ func Launch(env []string, name, bin string, args ...string) (*Process, error) {
 	p := &Process{name: name, Cmd: exec.Command(bin, args...), output: &tail{}, Exited: make(chan struct{})}
 	p.Cmd.Env = append(os.Environ(), env...)
 	p.Cmd.Stdout, p.Cmd.Stderr = p.output, p.output
+	p.Cmd.WaitDelay = time.Second // what it has started may hold its output
 	if err := p.Cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}

@@ -16,11 +16,15 @@ import (
 // upWithin is what a vLLM gets to start: a minute of computing, and several start at once.
 const upWithin = 10 * time.Minute
 
+// kvBlock is the tokens of a KV block of each engine.
+const kvBlock = 32
+
 // An engine is one `vllm serve`.
 type engine struct {
 	process        *process.Process
 	url            string
-	events, replay string // addresses of its KV events
+	events, replay string // addresses of its KV events, of its first rank
+	ranks          int    // data-parallel ones behind its address; 0: it has none
 }
 
 // launch starts an engine without waiting for it, with more arguments if need be.
@@ -33,12 +37,12 @@ func launch(t *testing.T, name string, more ...string) *engine {
 		"VLLM_CPU_KVCACHE_SPACE=1", // GiB: a million tokens of this model
 		"VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1",
 		"VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT=" + process.Port(t, side),
-		"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1",
+		"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
 	}
 	args := append([]string{"-m", "vllm.entrypoints.openai.api_server",
 		"--model", filepath.Join(vllm, "model"), "--served-model-name", model,
 		"--host", "127.0.0.1", "--port", process.Port(t, serve),
-		"--enforce-eager", "--max-model-len", "8192", "--max-num-seqs", "16", "--block-size", "32",
+		"--enforce-eager", "--max-model-len", "8192", "--max-num-seqs", "16", "--block-size", strconv.Itoa(kvBlock),
 		"--enable-prompt-tokens-details",
 		"--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_buffer_device":"cpu"}`,
 		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s"}`,

@@ -32,6 +32,9 @@ func TestFirstToken(t *testing.T) {
 	t.Run("stop strings, log-probabilities, tools", func(t *testing.T) { seamIsUnseen(t, g, d) })
 	t.Run("a parser of tool calls that looks at the beginning", func(t *testing.T) { parsersLookBack(t, g, p, d) })
 	t.Run("what has no text is said by decode", func(t *testing.T) { partOfACharacter(t, g, d) })
+	t.Run("a response goes on by ids and begins anew", func(t *testing.T) { responsesBeginAnew(t, p, d) })
+	t.Run("a message tells no ids", func(t *testing.T) { messagesTellNoIDs(t, p) })
+	t.Run("decode says prefill's token again", func(t *testing.T) { saysItAgain(t, p, d) })
 }
 
 // said is what an engine or a gateway says to a request for token ids.
@@ -190,7 +193,8 @@ func divided(p, d *engine, body map[string]any) (whole said, err error) {
 	leg := maps.Clone(body)
 	leg["stream"] = false
 	leg["max_tokens"], leg["kv_transfer_params"] = 1, map[string]any{"do_remote_decode": true, "do_remote_prefill": false}
-	delete(leg, "min_tokens")
+	least, _ := body["min_tokens"].(int)
+	leg["min_tokens"] = min(least, 1)
 	first, err := tell(p.url, leg)
 	if err != nil {
 		return first, fmt.Errorf("prefill: %w", err)
@@ -207,7 +211,7 @@ func divided(p, d *engine, body map[string]any) (whole said, err error) {
 		params["prompt_token_ids"] = ids
 		leg["kv_transfer_params"] = params
 	}
-	leg["max_tokens"] = body["max_tokens"].(int) - 1
+	leg["max_tokens"], leg["min_tokens"] = body["max_tokens"].(int)-1, max(0, least-1)
 	rest, err := tell(d.url, leg)
 	if err != nil {
 		return rest, fmt.Errorf("decode: %w", err)
@@ -257,7 +261,7 @@ func goesOn(t *testing.T, p, d *engine) {
 // the gateway lets through have to, where one engine says the same twice: with top_k 1 it draws
 // among tokens that are equally likely.
 func fieldsAcross(t *testing.T, p, d *engine) {
-	through := []string{"temperature", "top_k", "min_p", "logit_bias", "allowed_token_ids", "stop_token_ids"}
+	through := []string{"temperature", "top_k", "min_p", "logit_bias", "allowed_token_ids", "stop_token_ids", "min_tokens", "repetition_penalty"}
 	for name, fields := range map[string]map[string]any{
 		"temperature":        {"temperature": 0},
 		"top_k":              {"temperature": 1, "top_k": 1},
@@ -461,6 +465,7 @@ func seamIsUnseen(t *testing.T, g gateway, d *engine) {
 		{"stop, from within the first token on", stops(at(-1), at(2)), false},
 		{"log-probabilities", nil, true},
 		{"repetition_penalty", always(map[string]any{"repetition_penalty": 1.3}), true},
+		{"min_tokens", always(map[string]any{"min_tokens": 6, "ignore_eos": false, "logit_bias": map[string]int{"1": 100}}), true},
 		{"tools, tool_choice none", always(map[string]any{"tools": tools, "tool_choice": "none"}), true},
 		{"tools, tool_choice auto", always(map[string]any{"tools": tools}), false},
 	}
@@ -532,7 +537,7 @@ func parsersLookBack(t *testing.T, g gateway, p, d *engine) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want.IDs[0] == bracket || want.IDs[1] != bracket || want.Prompt%32 == 0 {
+		if want.IDs[0] == bracket || want.IDs[1] != bracket || want.Prompt%kvBlock == 0 {
 			continue
 		}
 		got, err := divided(p, d, body)
@@ -550,4 +555,134 @@ func parsersLookBack(t *testing.T, g gateway, p, d *engine) {
 	if differ == 0 {
 		t.Error("no answer shows why tool_choice auto is left to decode: is it needed?")
 	}
+}
+
+// handOver asks prefill for one token and for a hand-off, on any API.
+func handOver(t *testing.T, p *engine, path string, body map[string]any) map[string]any {
+	t.Helper()
+	leg := maps.Clone(body)
+	for _, limit := range []string{"max_tokens", "max_output_tokens"} {
+		if leg[limit] != nil {
+			leg[limit] = 1
+		}
+	}
+	delete(leg, "stream_options")
+	leg["stream"], leg["kv_transfer_params"] = false, map[string]any{"do_remote_decode": true, "do_remote_prefill": false}
+	var said map[string]any
+	post(t, p.url+path, leg, &said)
+	return said
+}
+
+// responsesBeginAnew: a response tells the ids of its prompt and token where it is asked to, and decode goes
+// on behind them. But its stream is one of its own: its events are counted from 0, and the last one has
+// the rest alone.
+func responsesBeginAnew(t *testing.T, p, d *engine) {
+	type messages []struct{ Tokens []int }
+	equal, anew, asked, boundaries := 0, 0, 0, 0
+	for i := 0; asked < 4; i++ {
+		r := request{path: "/v1/responses", stream: i%2 == 1}
+		body := r.with(uint64(40_000+i), "")
+		var undivided map[string]any
+		post(t, d.url+r.path, request{path: r.path}.with(uint64(40_000+i), "truth"), &undivided)
+		body["enable_response_messages"] = true
+		said := handOver(t, p, r.path, body)
+		var ids struct {
+			Input  messages `json:"input_messages"`
+			Output messages `json:"output_messages"`
+		}
+		if err := json.Unmarshal([]byte(compact(said)), &ids); err != nil || len(ids.Input) != 1 || len(ids.Output) != 1 || len(ids.Output[0].Tokens) != 1 {
+			t.Fatalf("%v in %s", err, compact(said))
+		}
+		if len(ids.Input[0].Tokens)%kvBlock == 0 { // decode's engine would die of the token behind it
+			boundaries++
+			continue
+		}
+		asked++
+		params := said["kv_transfer_params"].(map[string]any)
+		params["prompt_token_ids"] = append(slices.Clone(ids.Input[0].Tokens), ids.Output[0].Tokens...)
+		delete(body, "enable_response_messages")
+		body["kv_transfer_params"], body["max_output_tokens"] = params, 15
+		rest, _, err := r.answerOf(d.url, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := rest.(map[string]any)
+		if r.stream {
+			last = last["response.completed"].(map[string]any)["response"].(map[string]any)
+		}
+		if whole, first, behind := textOf(undivided), textOf(said), textOf(last); whole == first+behind {
+			equal++
+			if behind != whole && last["usage"].(map[string]any)["output_tokens"].(float64) == 15 {
+				anew++
+			}
+		} else {
+			t.Errorf("%q behind %q, undivided %q", behind, first, whole)
+		}
+	}
+	t.Logf("4 responses: %d texts are the undivided one's; in %d the last event or the answer has the rest alone; %d prompts that end with a block were left out", equal, anew, boundaries)
+	if anew != 4 {
+		t.Error("responses go on as they should: why does decode say their first token?")
+	}
+}
+
+// textOf joins all texts of a whole answer of any API.
+func textOf(v any) (text string) {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, key := range []string{"output", "choices", "content", "message", "text"} {
+			if said, is := v[key].(string); is {
+				text += said
+			} else {
+				text += textOf(v[key])
+			}
+		}
+	case []any:
+		for _, item := range v {
+			text += textOf(item)
+		}
+	}
+	return text
+}
+
+// messagesTellNoIDs: nothing in the answer of a message says which token was drawn, whatever it is asked.
+func messagesTellNoIDs(t *testing.T, p *engine) {
+	body := request{path: "/v1/messages"}.with(41_000, "")
+	body["return_token_ids"], body["enable_response_messages"], body["logprobs"] = true, true, true
+	said := compact(handOver(t, p, "/v1/messages", body))
+	t.Log(said)
+	if strings.Contains(said, "token_ids") || strings.Contains(said, `"tokens"`) {
+		t.Error("it tells ids: why does decode say the first token of messages?")
+	}
+}
+
+// saysItAgain: decode that gets prefill's KV and the client's own request draws the token that prefill drew,
+// whatever the API and the fields. The gateway makes no use of it: it holds of two engines that compute
+// alike.
+func saysItAgain(t *testing.T, p, d *engine) {
+	again, asked, silent := 0, 0, 0
+	for i, r := range requests() {
+		// The first of two choices says as little of the second as the arguments of a call that are cut
+		// short, which vLLM refuses in a whole message.
+		if r.stream || slices.Contains([]string{"two prompts", "echo", "n"}, r.name) || r.path == "/v1/messages" && r.name == "tools, a call" {
+			continue
+		}
+		body := r.with(uint64(42_000+i), "")
+		if body["min_tokens"] != nil {
+			body["min_tokens"] = 1
+		}
+		first := handOver(t, p, r.path, body)
+		body["kv_transfer_params"] = first["kv_transfer_params"]
+		var whole map[string]any
+		post(t, d.url+r.path, body, &whole)
+		asked++
+		switch said := textOf(first); {
+		case said == "":
+			silent++
+		case strings.HasPrefix(textOf(whole), said):
+			again++
+		default:
+			t.Errorf("%s: prefill said %q, decode %q", r, said, textOf(whole))
+		}
+	}
+	t.Logf("of %d requests with all kinds of fields decode says prefill's token again in %d; %d said no text", asked, again, silent)
 }

@@ -40,7 +40,12 @@ func startGateway(t *testing.T, prefill, decode []*engine, settings ...string) g
 	for role, engines := range map[string][]*engine{"prefill": prefill, "decode": decode} {
 		config += role + ":\n"
 		for _, e := range engines {
-			config += fmt.Sprintf("  - url: %s\n    events: %s\n    replay: %s\n", e.url, e.events, e.replay)
+			for rank := range max(1, e.ranks) {
+				config += fmt.Sprintf("  - url: %s\n    events: %s\n    replay: %s\n", e.url, portOfRank(t, e.events, rank), portOfRank(t, e.replay, rank))
+				if e.ranks > 0 {
+					config += fmt.Sprintf("    rank: %d\n", rank)
+				}
+			}
 		}
 	}
 	file := filepath.Join(t.TempDir(), "tandem.yaml")
@@ -50,6 +55,17 @@ func startGateway(t *testing.T, prefill, decode []*engine, settings ...string) g
 	g := gateway{process.Start(t, nil, "gateway", "bin/tandem", "serve", "-c", file), "http://" + listen, "http://" + admin}
 	process.WaitFor(t, g.process, "the gateway to be ready", process.ReadyWithin, process.Answers(g.admin+"/readyz"))
 	return g
+}
+
+// portOfRank is where a data-parallel rank publishes: vLLM counts ports from that of the first.
+func portOfRank(t *testing.T, first string, rank int) string {
+	t.Helper()
+	colon := strings.LastIndexByte(first, ':')
+	port, err := strconv.Atoi(first[colon+1:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return first[:colon+1] + strconv.Itoa(port+rank)
 }
 
 // An answer of a gateway, or of an engine asked directly.

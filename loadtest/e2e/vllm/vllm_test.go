@@ -230,7 +230,7 @@ func streamsGoOn(t *testing.T, g gateway, witness *engine, decode []*engine) {
 	if got.text != alone.text || got.output != alone.output || !got.done {
 		t.Errorf("%d tokens, done %v:\n%q\nundisturbed, %d tokens:\n%q", got.output, got.done, got.text, alone.output, alone.text)
 	}
-	continued := metric(t, g.admin, "tandem_migrations_total", `outcome="continued"`)
+	continued := metric(t, g.admin, "tandem_continuations_total", `outcome="continued"`)
 	t.Logf("%s was killed after 40 events: %d tokens, all as undisturbed; %v continued", serving.host(), got.output, continued)
 }
 

@@ -1,0 +1,68 @@
+package vllm
+
+import (
+	"testing"
+
+	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
+)
+
+// TestRequests: every row of requests() through pairs of each kind of engine is what one engine says.
+func TestRequests(t *testing.T) {
+	t.Run("NixlConnector", func(t *testing.T) {
+		p, d := pairOf(t, transferBy("NixlConnector", "kv_producer"), transferBy("NixlConnector", "kv_consumer"), allRequests(t)...)
+		asksAll(t, "NixlConnector, producer and consumer", gatewayOf(t, p, d), d, 20_000)
+		cameFromPrefill(t, d, 3000)
+	})
+}
+
+// allRequests are the arguments of an engine that takes all of requests(): a model of random weights would
+// fill what a schema leaves open with white space until it has no room for the rest.
+func allRequests(t *testing.T) []string {
+	t.Helper()
+	return append(withTools(t), "--structured-outputs-config", `{"backend":"xgrammar","disable_any_whitespace":true}`)
+}
+
+// connectorOf is the configuration of a connector.
+func connectorOf(connector, role string, extra map[string]any) map[string]any {
+	config := map[string]any{"kv_connector": connector, "kv_role": role, "kv_buffer_device": "cpu"}
+	if extra != nil {
+		config["kv_connector_extra_config"] = extra
+	}
+	return config
+}
+
+// transferBy are the arguments of an engine that hands KV over by a connector.
+func transferBy(connector, role string) []string {
+	return []string{"--kv-transfer-config", compact(connectorOf(connector, role, nil))}
+}
+
+// pairOf starts a prefill and a decode engine.
+func pairOf(t *testing.T, prefill, decode []string, both ...string) (p, d *engine) {
+	t.Helper()
+	p, d = launch(t, "prefill", append(prefill, both...)...), launch(t, "decode", append(decode, both...)...)
+	p.waitUntilUp(t)
+	d.waitUntilUp(t)
+	return p, d
+}
+
+// gatewayOf is a gateway that sees a pair, and takes it wherever it can. The engines have transferred KV before it
+// is used, since at the first time they stand still for seconds on a busy machine.
+func gatewayOf(t *testing.T, p, d *engine, settings ...string) gateway {
+	t.Helper()
+	g := startGateway(t, []*engine{p}, []*engine{d}, append(settings, "pairs-first: true")...)
+	process.WaitFor(t, g.process, "the gateway to see both engines", process.ReadyWithin, process.SeesUp(g.admin, max(1, p.ranks)+max(1, d.ranks)))
+	for i := range 4 {
+		ask(t, g.url, map[string]any{"prompt": text(uint64(19_000+i), 60), "max_tokens": 2})
+	}
+	return g
+}
+
+// cameFromPrefill checks that decode got at least so many tokens of prompts over the connector.
+func cameFromPrefill(t *testing.T, d *engine, least float64) {
+	t.Helper()
+	came := metric(t, d.url, "vllm:prompt_tokens_by_source_total", `source="external_kv_transfer"`)
+	t.Logf("%v prompt tokens came from prefill", came)
+	if came < least {
+		t.Errorf("of at least %v", least)
+	}
+}
