@@ -31,12 +31,22 @@ TESTENV = GOGC=400 GORACE=atexit_sleep_ms=50
 # The tests of the whole gateway take longest, so that they begin first.
 LONGEST = ./cmd/internal/serving
 
+# What servers do first decides here, so that engines take a real one's time: alone on the
+# machine, without the race detector.
+ALONE = Test(Agents|Pieces)_Siblings
+
+# A test that failed runs once more with nothing beside it: real sockets on a machine where six
+# packages share two cores miss a deadline now and then. The last lines name it; what fails twice
+# fails, and so does a data race at once.
+AGAIN = --format standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-abort-on-data-race --rerun-fails-run-root-test
+
 # Each run of a simulator is one goroutine, and computes ten times as long with the race detector.
 SIMULATORS = ./loadtest/policy ./loadtest/scaling
 
 .PHONY: test
 test: deps-test ## all tests once, with the race detector but for the simulators (<= 10 min cold)
-	$(TESTENV) go test -race -parallel $(PARALLEL) -timeout 15m $(LONGEST) $$(go list ./... | grep -vE '/loadtest/(policy|scaling)$$')
+	$(TESTENV) $$(.ci/tool gotestsum) $(AGAIN) --packages "$(LONGEST) $$(go list ./... | grep -vE '/(loadtest/(policy|scaling)|cmd/internal/serving)$$' | tr '\n' ' ')" -- -race -parallel $(PARALLEL) -timeout 25m -skip '$(ALONE)'
+	go test -run '$(ALONE)' $(LONGEST)
 	go test $(SIMULATORS)
 
 .PHONY: check
@@ -48,6 +58,7 @@ check: deps-test ## format, lint, import rule, tidy, documents, vulnerabilities,
 e2e: deps-e2e build ## drive the gateway with engines, SDKs and a Jaeger of other projects (<= 25 min cold)
 	.ci/e2e-parts
 	cd loadtest/e2e && go test -v -count=1 -timeout 20m .
+	cd loadtest/e2e && go test -v -count=1 -timeout 10m ./monitoring
 	cd loadtest/e2e && go test -v -short -count=1 -timeout 5m ./clients
 	cd loadtest/e2e && go test -v -short -count=1 -timeout 5m ./envoy
 	cd loadtest/e2e/keda && CGO_ENABLED=0 go test -v -count=1 -timeout 10m ./...
@@ -62,6 +73,10 @@ e2e-clients: deps-e2e build ## what SDKs, a proxy and a coding agent do through 
 e2e-envoy: deps-e2e build ## the endpoint picker behind a real Envoy: bodies, load, restarts, engines killed; prints what a request costs
 	.ci/e2e-parts
 	cd loadtest/e2e && go test -v -count=1 -timeout 15m ./envoy
+
+.PHONY: docs
+docs: deps-site ## build the pages of docs/ as a site, bin/docs/site, and check every link and anchor
+	.ci/site/build
 
 .PHONY: image-check
 image-check: deps-e2e build ## build as deploy/Dockerfile does, and run the gateway with nothing but its image's files
@@ -84,6 +99,14 @@ vllm: deps-vllm build ## drive the gateway with four servers of vLLM itself on C
 .PHONY: bench
 bench: deps-build ## the Go benchmarks, one second each, with allocations
 	go test -run '^$$' -bench . -benchtime 1s -benchmem -timeout 20m ./...
+
+# ROUTERS=1 measures routers of other projects too.
+ROUTERS ?=
+
+.PHONY: bench-proxy
+bench-proxy: deps-proxies build ## CPU, latency and memory beside nginx, HAProxy and (ROUTERS=1) other routers; wants a quiet machine (<= 15 min)
+	@[ -z "$(ROUTERS)" ] || .ci/proxybench-routers
+	bin/tandem-lab bench-proxy $(if $(ROUTERS),--proxies loadtest/proxybench/routers.yaml) --json bin/proxies.json --svg bin/proxies.svg --log bin/proxies.log $(ARGS)
 
 # Seeds that make sim runs: 1 for a quick look. With all traces three keep it within an hour.
 SEEDS ?= $(if $(filter all,$(TRACE)),3,5)
@@ -122,7 +145,7 @@ soak: build ## load for SOAK (30m): heap, goroutines and descriptors must stay f
 	bin/tandem-lab soak --for $(SOAK)
 
 # What make mutate plants faults in, and how many in each: 0 is all.
-PKG ?= pd pd/api pd/connector pd/order pd/cost pd/decision pd/enginehttp pd/firsttoken pd/leader pd/messages pd/modelsync pd/modeltokens pd/predict pd/queue pd/retry pd/scalefromzero pd/senttext pd/transcript pools pools/address pools/breaker pools/curve pools/discovery pools/discovery/kube pools/drainsync pools/election pools/health pools/load pools/permodel pools/pubsub pools/replicas pools/standby kvstate kvstate/replicate kvstate/tokens kvstate/tokens/jinja autoscale gateway gateway/access gateway/picker
+PKG ?= pd pd/api pd/connector pd/order pd/cost pd/decision pd/enginehttp pd/evaluate pd/firsttoken pd/histogram pd/history pd/leader pd/messages pd/modelsync pd/modeltokens pd/predict pd/queue pd/replay pd/retry pd/scalefromzero pd/senttext pd/spans pd/transcript pools pools/address pools/breaker pools/curve pools/discovery pools/discovery/kube pools/drainsync pools/election pools/health pools/load pools/permodel pools/pubsub pools/replicas pools/standby kvstate kvstate/replicate kvstate/tokens kvstate/tokens/jinja autoscale gateway gateway/access gateway/live gateway/peers gateway/picker
 MUTANTS ?= 60
 
 .PHONY: mutate
@@ -163,6 +186,6 @@ generate: ## the Go code of *.proto, checked in (wants Debian's protobuf-compile
 clean: ## remove bin and .cache (tools, parts of e2e)
 	rm -rf bin .cache
 
-.PHONY: deps-build deps-test deps-e2e deps-vllm
-deps-build deps-test deps-e2e deps-vllm: deps-%:
+.PHONY: deps-build deps-test deps-e2e deps-proxies deps-vllm deps-site
+deps-build deps-test deps-e2e deps-proxies deps-vllm deps-site: deps-%:
 	@.ci/deps $*
