@@ -172,9 +172,9 @@ func endLegSpan(span spans.Leg, failed *LegError) {
 func (o *Orchestrator) sendWhole(ctx context.Context, leg Leg, server *pools.Server, st *requestState, path, id string, part connector.LegRequest) (*http.Response, []byte, *LegError) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	before := st.bind.tried.servers(leg)
-	defer server.OnDown(func(why pools.DownCause) {
-		if o.Binder.shouldAbandon(st.req.Model, leg, server, before, why) {
+	model, before := st.req.Model, st.bind.tried.servers(leg)
+	defer server.OnDown(func(why pools.DownCause) { // in a prober's goroutine
+		if o.Binder.shouldAbandon(model, leg, server, before, why) {
 			cancel(errServerDown)
 		}
 	})()

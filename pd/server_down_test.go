@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,5 +105,41 @@ func TestStream_StaysWithAServerThatIsDownAndSends(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		})
+	}
+}
+
+// A server is reported down by its prober, in a goroutine of its own, while a stream from it opens and
+// lets go of the client's text: what the prober asks of the request is what it was when its leg was sent.
+func TestStream_IsJudgedWhileItOpens(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	spec := pools.Spec{URL: "http://10.8.0.1:8000", Role: pools.Decode, Connector: "nixl", Group: "g"} // whose streams are judged however they send
+	if err := f.Fleet.Apply([]pools.Spec{spec}); err != nil {
+		t.Fatal(err)
+	}
+	f.await(t, f.up)
+	var judged sync.WaitGroup
+	defer judged.Wait()
+	done := make(chan struct{})
+	defer close(done)
+	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+		s, begun := f.serverOf(r), make(chan struct{})
+		judged.Go(func() {
+			close(begun)
+			for now := time.Now(); ; {
+				select {
+				case <-done:
+					return
+				default:
+					s.ProbeLate(now)
+				}
+			}
+		})
+		<-begun
+		return f.answersOf(r, true), nil
+	})
+	req := f.pairRequest(t, true)
+	req.Aggregated = true
+	if _, err := f.ends(t.Context(), req); err != nil {
+		t.Error(err)
 	}
 }

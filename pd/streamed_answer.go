@@ -25,12 +25,12 @@ func (a streamedAnswer) decode(ctx context.Context, st *requestState, b *binding
 	legCtx, cancel := context.WithCancelCause(ctx)
 	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() { cancel(errSilent) })
 	var open atomic.Pointer[legStream] // nil before the first content event
-	before := st.bind.tried.servers(leg)
-	stopWatch := server.OnDown(func(why pools.DownCause) {
+	model, before := st.req.Model, st.bind.tried.servers(leg)
+	stopWatch := server.OnDown(func(why pools.DownCause) { // in a prober's goroutine, for which st is not made
 		// One that lets no more requests in may send on; one of a group waits for the dead
 		// one, whatever it still sends.
 		s := open.Load()
-		if silent := s == nil || server.Group != "" || s.silentFor(2*o.Fleet.ProbeInterval()); silent && o.Binder.shouldAbandon(st.req.Model, leg, server, before, why) {
+		if silent := s == nil || server.Group != "" || s.silentFor(2*o.Fleet.ProbeInterval()); silent && o.Binder.shouldAbandon(model, leg, server, before, why) {
 			cancel(errServerDown)
 		}
 	})
