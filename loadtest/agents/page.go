@@ -27,10 +27,10 @@ func (r *Report) WritePage(w io.Writer) error {
 }
 
 // chart has a bar for each run, as long as the share of prompt tokens that was cached, and a
-// mark where the oracle's is. The runs of one API, fleet and cache stand below its name; it is narrow,
-// so that a phone shows most of it.
+// mark where the oracle's is. The runs of one API, fleet and cache stand below its name, the figures
+// before the bars, where a phone shows them.
 func chart(r *Report) template.HTML {
-	const left, right, row, heading, top = 92.0, 56.0, 17.0, 24.0, 26.0
+	const left, right, row, heading, top = 140.0, 20.0, 17.0, 24.0, 26.0
 	d := &svg.Drawing{Width: 540}
 	length := d.Width - left - right
 	bars, y := new(svg.Drawing), top
@@ -47,10 +47,9 @@ func chart(r *Report) template.HTML {
 		if x.Policy == policies[0].name {
 			class = "ours"
 		}
-		bars.Text(left-8, y+12, "end", "", x.Policy)
+		bars.Text(left-8, y+12, "end", "", fmt.Sprintf("%s %.1f%%", x.Policy, 100*x.Cached))
 		bars.Add(`<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" class="%s"/>`, left, y+2, length*x.Cached, row-5, class)
 		bars.Add(`<line x1="%.1f" x2="%.1f" y1="%.1f" y2="%.1f" class="oracle"/>`, left+length*x.Oracle, left+length*x.Oracle, y, y+row-1)
-		bars.Text(left+length*max(x.Cached, x.Oracle)+8, y+12, "start", "", fmt.Sprintf("%.1f%%", 100*x.Cached))
 		y += row
 	}
 	for share := 0.0; share <= 1; share += 0.25 {
