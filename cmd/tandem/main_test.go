@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"testing"
 )
@@ -10,6 +11,19 @@ func TestProgram_AMistypedFlagIsGuessed(t *testing.T) {
 	root.SetArgs([]string{"check", "--retry-ration", "3"})
 	if err := root.Execute(); err == nil || !strings.Contains(err.Error(), "did you mean --retry-ratio?") {
 		t.Error(err)
+	}
+}
+
+// docs/operating.md names every command, as its help does.
+func TestProgram_CommandsAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range rootCommand().Commands() {
+		if row := "\n| `tandem " + cmd.Name() + "` | " + cmd.Short + " |\n"; !strings.Contains(string(page), row) {
+			t.Errorf("docs/operating.md has no row%s", row)
+		}
 	}
 }
 

@@ -17,8 +17,9 @@ prompt's blocks of 512 tokens (Mooncake's format); or an access log with time,
 prompt_tokens and completion_tokens.
 
 With --each it prints each request as it goes: its servers, what they hold of it, how long
-it waited for its turn, and the time to its first token. Servers are as fast, and have as much KV, as a file of tandem calibrate says
-(--capacity); without it they are as is assumed of new servers, with room for all KV.
+it waited for its turn, and the time to its first token. Servers are as fast, and have as
+much KV, as a file of tandem calibrate says (--capacity); without it they are as is assumed
+of new servers, with room for all KV.
 
 Prompts are not cut into pieces, and transfers do not slow each other down: for that there
 is tandem-lab sim. The same log and settings print the same.`
