@@ -18,7 +18,8 @@ var (
 		"1 if the last probe of the server succeeded, else 0.", serverLabels, nil)
 	infoDesc = prometheus.NewDesc("tandem_server_info",
 		"1, with what the server is: one series for each model that it serves (adapters left out), \"\" while it has not said which. "+
-			"Join it by server: tandem_server_up * on (server) group_left (model, role, rack) tandem_server_info.",
+			"Join it by server, over all gateways: "+
+			"max by (server) (tandem_server_up) * on (server) group_right () group by (server, model, role, rack) (tandem_server_info).",
 		[]string{"server", "model", "role", "rack", "zone", "variant", "connector"}, nil)
 	unresponsiveDesc = prometheus.NewDesc("tandem_server_unresponsive",
 		"1 while the server was up and answers late: it gets nothing new while others are alive, and keeps what it has.",

@@ -29,7 +29,8 @@ func (c *telemetryConfig) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.otlp, "otlp-endpoint", c.otlp, "`URL` of an OTLP/HTTP collector for traces, such as http://jaeger:4318; empty sends none")
 	fs.Float64Var(&c.traceShare, "trace-share", c.traceShare, "share of requests that are traced, `0..1`")
 	fs.BoolVar(&c.histograms.Native, "native-histograms", c.histograms.Native,
-		"keep native histograms beside those with fixed buckets; Prometheus takes them where its own feature native-histograms is on")
+		"keep native histograms beside those with fixed buckets; Prometheus takes them where its own feature native-histograms is on, and needs scrape_classic_histograms "+
+			"(always_scrape_classic_histograms from 3.0 on) for the dashboards and rules, which read fixed buckets")
 	fs.StringVar(&c.logLevel, "log-level", c.logLevel, "debug, info, warn or error")
 	fs.DurationVar(&c.history, "decision-history", c.history, "`time` for which decisions on requests are remembered, for tandem explain and the admin port")
 	fs.IntVar(&c.historyBytes, "decision-bytes", c.historyBytes,

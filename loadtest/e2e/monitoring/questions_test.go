@@ -25,7 +25,7 @@ var questions = []question{
 	{"whether times to first tokens are predicted right", `sum(rate(tandem_ttft_prediction_ratio_sum[30s])) / sum(rate(tandem_ttft_prediction_ratio_count[30s]))`, 1, .02, 50},
 	{"whether transfers are", `sum(rate(tandem_transfer_prediction_ratio_sum[30s])) / sum(rate(tandem_transfer_prediction_ratio_count[30s]))`, 1, .02, 50},
 	{"whether lengths of answers are", `sum(rate(tandem_output_prediction_ratio_sum{model="demo"}[30s])) / sum(rate(tandem_output_prediction_ratio_count{model="demo"}[30s]))`, 1, .8, 1.25},
-	{"which part of the first token's time goes to which role", `sum by (model, role) (rate(tandem_server_prefill_seconds_sum[30s]) * on (server) group_left (model, role, rack) tandem_server_info)`, 1, 1e-6, 10},
+	{"which part of the first token's time goes to which role", `sum by (model, role) (sum by (server) (rate(tandem_server_prefill_seconds_sum[30s])) * on (server) group_right () group by (server, model, role, rack) (tandem_server_info))`, 1, 1e-6, 10},
 	{"what engines found cached", `sum(rate(tandem_cached_prompt_tokens_total[30s])) / sum(rate(tandem_prompt_tokens_total[30s]))`, 1, .01, 1},
 	{"how often an adapter was there", `sum(rate(tandem_adapter_requests_total{outcome="hit"}[30s])) / sum(rate(tandem_adapter_requests_total[30s]))`, 1, .5, 1},
 	{"whether one had to be loaded for each request that missed it", `sum(tandem_adapter_requests_total{outcome="miss"}) - sum(tandem_adapter_loads_total{outcome="loaded"})`, 1, 0, 0},
