@@ -70,7 +70,7 @@ func readPrompt(req *pd.Request) error {
 	if field == "messages" && !value.IsArray() {
 		return invalid(field, "The field messages must be an array.")
 	}
-	if isEmpty(value) {
+	if value.IsEmptyArray() {
 		return invalid(field, "The field %s must not be empty.", field)
 	}
 	if !value.IsArray() && value[0] != '"' {
@@ -96,14 +96,6 @@ func readPrompt(req *pd.Request) error {
 		req.Size = sizeOf(req, value)
 	}
 	return nil
-}
-
-// isEmpty reports an array without elements.
-func isEmpty(v api.Value) bool {
-	for range v.Elements() {
-		return false
-	}
-	return v.IsArray()
 }
 
 // countElements returns how many elements an array has, and whether they are token ids: as

@@ -45,27 +45,39 @@ func sizeOf(req *pd.Request, prompt api.Value) predict.Prompt {
 }
 
 // promptTokens is turnTokens of a prompt, and what its first message says where that is the system's.
-// Each message is taken apart once: a prompt may be one of megabytes.
 func promptTokens(prompt api.Value) (n int, system api.Value) {
 	if !prompt.IsArray() {
 		return turnTokens(prompt, 0), nil
 	}
 	first := true
-	for e := range prompt.Elements() {
-		message, ok := e.Object()
-		if !ok {
-			n += turnTokens(e, 1)
-		} else {
-			n += messageTokens(message, 1)
+	for message := range prompt.Elements() {
+		if first {
+			first, system = false, systemContent(message)
 		}
-		if ok && first {
-			if role, _ := message.Get("role").String(); role == "system" {
-				system = message.Get("content")
-			}
-		}
-		first = false
+		n += turnTokens(message, 1)
 	}
 	return n, system
+}
+
+// systemContent is what a message says if it is the system's, else nil. Of others it looks no further
+// than their role, which mostly comes first: a prompt may be one of megabytes.
+func systemContent(message api.Value) (content api.Value) {
+	isSystem := false
+	for key, value := range message.Members() {
+		switch key {
+		case "role":
+			if role, _ := value.String(); role != "system" {
+				return nil
+			}
+			isSystem = true
+		case "content":
+			content = value
+		}
+	}
+	if !isSystem {
+		return nil
+	}
+	return content
 }
 
 // attribution is in a block of some agents' system prompts that differs in each request.
@@ -84,8 +96,8 @@ func turnTokens(value api.Value, depth int) (n int) {
 	if depth > deepestTurn {
 		return roughTokens(value)
 	}
-	if object, ok := value.Object(); ok {
-		return messageTokens(object, depth)
+	if value.IsObject() {
+		return messageTokens(value, depth)
 	}
 	if value.IsArray() {
 		for e := range value.Elements() {
@@ -100,14 +112,14 @@ func turnTokens(value api.Value, depth int) (n int) {
 }
 
 // messageTokens is turnTokens of a message, or of a part of one.
-func messageTokens(object api.Body, depth int) (n int) {
+func messageTokens(message api.Value, depth int) (n int) {
 	n = perTurn
-	for _, key := range object.Keys() {
+	for key, value := range message.Members() {
 		switch key {
 		case "content", "text", "thinking", "reasoning", "summary", "output", "tool_calls", "function":
-			n += turnTokens(object.Get(key), depth+1)
+			n += turnTokens(value, depth+1)
 		case "name", "arguments", "input":
-			n += roughTokens(object.Get(key))
+			n += roughTokens(value)
 		case "source", "image_url", "input_audio", "audio_url", "video_url", "file":
 			n += perMedium
 		}

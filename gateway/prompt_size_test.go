@@ -35,6 +35,18 @@ func TestPromptSize_AContextIsOfToolsAndSystemPrompt(t *testing.T) {
 	}
 }
 
+// Of a message the system's content is found wherever its role stands, and nothing of others.
+func TestSystemContent(t *testing.T) {
+	for message, want := range map[string]string{
+		`{"role":"system","content":"s"}`: `"s"`, `{"content":["s"],"role":"system"}`: `["s"]`, `{"role":"system"}`: "",
+		`{"role":"user","content":"s"}`: "", `{"content":"s","role":"user"}`: "", `{"content":"s"}`: "", `{"role":1,"content":"s"}`: "", `"s"`: "",
+	} {
+		if got := systemContent(api.Value(message)); string(got) != want {
+			t.Errorf("%s: %s, want %s", message, got, want)
+		}
+	}
+}
+
 // An image counts as little, however large it is; a text counts with all its words.
 func TestPromptSize_ImagesAreNotText(t *testing.T) {
 	of := func(body string) int {
@@ -67,6 +79,7 @@ func TestTurnTokens(t *testing.T) {
 		`{"thinking":"ab","reasoning":"ab","summary":"ab","output":"ab"}`: perTurn + 4, `{"tool_calls":[{"function":{"name":"ab"}}]}`: 3*perTurn + 3,
 		`{"arguments":"ab","input":{}}`: perTurn + 3 + 1, `{"source":{},"file":{}}`: perTurn + 2*perMedium,
 		`{"image_url":1,"input_audio":1,"audio_url":1,"video_url":1}`: perTurn + 4*perMedium,
+		`{"c\u006fntent":"ab"}`: perTurn + 1, `{"content":"ab","content":"cd"}`: perTurn + 2,
 		nested(deepestTurn): deepestTurn*perTurn + 1, nested(deepestTurn + 1): (deepestTurn+1)*perTurn + 3, nested(deepestTurn + 2): (deepestTurn+1)*perTurn + 7,
 	} {
 		if got := turnTokens(api.Value(value), 0); got != want {

@@ -43,11 +43,12 @@ var textKinds = func() (k [256]textKind) {
 }()
 
 // Of a text of sampledFrom bytes or more the first sampleLength of each sampleEvery bytes are counted: some
-// per cent less sure, and four times as fast.
+// per cent less sure, and eight times as fast. Texts differ between their parts and less within one, so that
+// shorter samples cost less than fewer would.
 const (
 	sampledFrom  = 64 << 10
 	sampleEvery  = 4 << 10
-	sampleLength = 1 << 10
+	sampleLength = 512
 )
 
 // roughTokens is about how many tokens the text in a JSON value has. Of equal texts it is equal.

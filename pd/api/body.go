@@ -2,10 +2,12 @@ package api
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
+	"math/bits"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -45,10 +47,52 @@ func (f *field) raw() Value { return f.member[f.value:] }
 // most 256 deep and without a key that appears twice: parsers disagree on which
 // of the two counts. It keeps raw.
 func ParseBody(raw []byte) (Body, error) {
-	if !utf8.Valid(raw) {
+	if !isUTF8(raw) {
 		return Body{}, errors.New("the body is not valid UTF-8")
 	}
 	return parseObject(raw)
+}
+
+// isUTF8 is utf8.Valid, which reads a text byte by byte behind its first character beyond ASCII: most prompts
+// have a few.
+func isUTF8(text []byte) bool {
+	for {
+		text = text[asciiLength(text):]
+		if len(text) == 0 {
+			return true
+		}
+		for len(text) > 0 && text[0] >= utf8.RuneSelf {
+			r, size := utf8.DecodeRune(text)
+			if r == utf8.RuneError && size == 1 {
+				return false
+			}
+			text = text[size:]
+		}
+	}
+}
+
+// asciiLength is how many bytes of ASCII a text begins with.
+func asciiLength(text []byte) int {
+	const highBits = 0x8080808080808080
+	at := 0
+	for ; at+32 <= len(text); at += 32 {
+		t := text[at : at+32]
+		w := binary.LittleEndian.Uint64(t) | binary.LittleEndian.Uint64(t[8:]) | binary.LittleEndian.Uint64(t[16:]) | binary.LittleEndian.Uint64(t[24:])
+		if w&highBits != 0 {
+			break
+		}
+	}
+	for at+8 <= len(text) {
+		high := binary.LittleEndian.Uint64(text[at:]) & highBits
+		if high != 0 {
+			return at + bits.TrailingZeros64(high)/8
+		}
+		at += 8
+	}
+	for at < len(text) && text[at] < utf8.RuneSelf {
+		at++
+	}
+	return at
 }
 
 // parseObject is ParseBody of what is known to be UTF-8.

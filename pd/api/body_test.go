@@ -39,6 +39,44 @@ func TestParseBody_RefusesWhatParsersDisagreeOn(t *testing.T) {
 	}
 }
 
+// Text is UTF-8 where utf8.Valid says so, wherever in it a byte beyond ASCII stands.
+func FuzzIsUTF8(f *testing.F) {
+	for _, text := range []string{"", "a", "\xff", strings.Repeat("a", 31) + "\u00e9", strings.Repeat("a", 32) + "\xe6\x97", strings.Repeat("ab\u65e5 ", 20), "\xed\xa0\x80"} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if got, want := isUTF8(text), utf8.Valid(text); got != want {
+			t.Fatalf("%q: %v", text, got)
+		}
+	})
+}
+
+func TestIsUTF8_AtEveryPlace(t *testing.T) {
+	for n := range 100 {
+		for at := range n {
+			for _, odd := range []string{"\u00e9", "\u65e5", "\U0001f600", "\xff", "\xe6\x97", "\x80"} {
+				text := append(bytes.Repeat([]byte("a"), at), odd...)
+				text = append(text, bytes.Repeat([]byte("b"), n-at)...)
+				if got, want := isUTF8(text), utf8.Valid(text); got != want {
+					t.Fatalf("%q: %v", text, got)
+				}
+			}
+		}
+	}
+}
+
+// The budget is 30 us for 220 KB, with or without some characters beyond ASCII.
+func BenchmarkIsUTF8(b *testing.B) {
+	for name, text := range map[string]string{"ASCII": strings.Repeat("abcdefghij", 22_000), "quotes": strings.Repeat(strings.Repeat("abcdefghij", 20)+"\u2019", 1100)} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(text)))
+			for raw := []byte(text); b.Loop(); {
+				isUTF8(raw)
+			}
+		})
+	}
+}
+
 func manyFields(n int) string {
 	var b strings.Builder
 	b.WriteString("{")
@@ -82,6 +120,35 @@ func TestValueArray(t *testing.T) {
 	}
 	if _, ok := Value(`{"a":1}`).Array(); ok {
 		t.Error("an object passed for an array")
+	}
+}
+
+// The members of an object in a body come with their keys as they mean and their values as they stand.
+func TestValueMembers(t *testing.T) {
+	for raw, want := range map[string]string{
+		`{"a":1,"\u0062" : [2 ] ,"a":"3"}`: `a=1 b=[2 ] a="3" `, `{}`: "", `[1]`: "", `"x"`: "", ``: "", `{"a":1`: "a=1 ",
+	} {
+		got := ""
+		for key, value := range Value(raw).Members() {
+			got += key + "=" + string(value) + " "
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", raw, got, want)
+		}
+	}
+	for key := range Value(`{"a":1,"b":2}`).Members() {
+		if key != "a" {
+			t.Error("it goes on behind its end")
+		}
+		break
+	}
+}
+
+func TestValueIsEmptyArray(t *testing.T) {
+	for raw, want := range map[string]bool{`[]`: true, "[ \n]": true, `[1]`: false, `[[]]`: false, `{}`: false, ``: false, `[`: false, `" ]"`: false} {
+		if got := Value(raw).IsEmptyArray(); got != want {
+			t.Errorf("%q: %v", raw, got)
+		}
 	}
 }
 

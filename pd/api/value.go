@@ -64,15 +64,40 @@ func (v Value) Bool() (value, ok bool) {
 
 // Object returns the value as a body of its own.
 func (v Value) Object() (Body, bool) {
-	if len(v) == 0 || v[0] != '{' {
+	if !v.IsObject() {
 		return Body{}, false
 	}
 	b, err := parseObject(v)
 	return b, err == nil
 }
 
+// IsObject reports whether the value is an object.
+func (v Value) IsObject() bool { return len(v) > 0 && v[0] == '{' }
+
+// Members are the keys and raw values of an object, none of anything else: of a value in a body that was
+// parsed, which is not checked again. A key that appears twice comes twice.
+func (v Value) Members() iter.Seq2[string, Value] {
+	return func(yield func(string, Value) bool) {
+		for m, err := range jsonscan.Members(v) {
+			if err != nil {
+				return
+			}
+			key, _ := Value(m.Text[:len(m.Key)+len(`""`)]).String()
+			if !yield(key, m.Value) {
+				return
+			}
+		}
+	}
+}
+
 // IsArray reports whether the value is an array.
 func (v Value) IsArray() bool { return len(v) > 0 && v[0] == '[' }
+
+// IsEmptyArray reports whether the value is an array without elements.
+func (v Value) IsEmptyArray() bool {
+	after := jsonscan.SkipSpace(v, 1)
+	return v.IsArray() && after < len(v) && v[after] == ']'
+}
 
 // Array reports whether the value is an array, and its raw elements. Elements
 // share the value's bytes. A client's may be many: a slice of them takes ten times the
