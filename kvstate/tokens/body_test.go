@@ -2,6 +2,7 @@ package tokens
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -266,14 +267,37 @@ func FuzzRead_NeverPanicsAndAgreesWithJSON(f *testing.F) {
 		if jsonscan.Check(raw) != nil {
 			return
 		}
-		if compact := appendCompact(nil, raw); !json.Valid(compact) {
+		compact := appendCompact(nil, raw)
+		if !json.Valid(compact) {
 			t.Fatalf("%s made compact: %s", raw, compact)
+		}
+		if same := bytes.Equal(raw, compact); isCompact(raw) && !same || same && !isCompact(raw) && !bytes.Contains(raw, []byte("cache_control")) {
+			t.Fatalf("that %s is compact is %v, made so it is %s", raw, isCompact(raw), compact)
 		}
 		var plain bytes.Buffer
 		if !bytes.Contains(raw, []byte("cache_control")) && json.Compact(&plain, raw) == nil && !bytes.Equal(plain.Bytes(), appendCompact(nil, raw)) {
 			t.Fatalf("%s made compact: %s", raw, appendCompact(nil, raw))
 		}
 	})
+}
+
+// A prompt's chunks are the same whether or not its JSON has white space and marks of caches.
+func TestChunks_OfOneTextAreTheSameHoweverItIsWritten(t *testing.T) {
+	text := strings.Repeat("the river is deep and the sea is wide ", 40)
+	var want []Chunk
+	for i, messages := range []string{
+		`[{"role":"user","content":"` + text + `"}]`, ` [ {"role": "user", "content": "` + text + `"} ]`,
+		`[{"role":"user","content":"` + text + `","cache_control":{"type":"ephemeral"}}]`,
+	} {
+		p := Prompt{API: Chat, Body: []byte(`{"messages":` + messages + `}`)}
+		got := p.chunks()
+		if i == 0 {
+			want = got
+		}
+		if len(got) != len(`[{"role":"user","content":"`+text+`"}]`)/ChunkBytes || !slices.Equal(got, want) {
+			t.Errorf("%.40s: %d chunks, want %d", messages, len(got), len(want))
+		}
+	}
 }
 
 // Text in all its forms is no medium; what is of another type, or cannot be read, counts as one.
@@ -297,5 +321,47 @@ func TestHasMedia_WhatIsTooDeepCountsAsMedia(t *testing.T) {
 		if got := hasMedia([]byte(value)); got != want {
 			t.Errorf("a text %d lists deep: media is %v, want %v", depth, got, want)
 		}
+	}
+}
+
+// The hash of a cell differs with each bit of the cell and of what came before, whatever is in the cell.
+func TestCellHash_HidesNothing(t *testing.T) {
+	for _, halves := range [][2]uint64{{0, 0}, {1, 0}, {0, 1}, {1 << 63, 1 << 63}, {0x2020202020202020, 0x6120646e61206f6e}} {
+		for _, before := range []uint64{0, 1, 0x9e3779b97f4a7c15, halves[1]} {
+			cell := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, halves[0]), halves[1])
+			seen := map[uint64]string{cellHash(before, cell): "itself"}
+			for bit := range 64 {
+				for half, name := range []string{"first", "second"} {
+					other := bytes.Clone(cell)
+					other[8*half+bit/8] ^= 1 << (bit % 8)
+					note(t, seen, cellHash(before, other), fmt.Sprintf("bit %d of the %s half", bit, name))
+				}
+				note(t, seen, cellHash(before^1<<bit, cell), fmt.Sprintf("bit %d of what came before", bit))
+			}
+		}
+	}
+}
+
+// note fails where a hash was seen before.
+func note(t *testing.T, seen map[uint64]string, hash uint64, of string) {
+	t.Helper()
+	if other, twice := seen[hash]; twice {
+		t.Errorf("%s and %s have one hash", of, other)
+	}
+	seen[hash] = of
+}
+
+// Of texts that differ in a few letters no two have the same cells from there on.
+func TestText_PrintsOfManyTextsDiffer(t *testing.T) {
+	seen := make(map[[4]uint32]int)
+	for n := range 20_000 {
+		var x text
+		x.reset(1, 1)
+		x.cells(fmt.Appendf(nil, "%08d the river is deep and the sea is wide, so tell me of its harbour", n))
+		key := [4]uint32(x.prints[:4])
+		if other, twice := seen[key]; twice {
+			t.Fatalf("texts %d and %d", other, n)
+		}
+		seen[key] = n
 	}
 }

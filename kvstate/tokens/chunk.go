@@ -31,14 +31,18 @@ func (p *Prompt) chunksOf(b *body) []Chunk {
 	h := p.root(b.rest)
 	t := texts.Get().(*text)
 	defer t.free()
-	t.compact = t.compact[:0]
-	if present(b.system) {
-		t.compact = append(appendCompact(t.compact, p.withoutAttribution(b.system)), '\n')
+	compact := b.turns
+	if present(b.system) || !isCompact(b.turns) {
+		t.compact = t.compact[:0]
+		if present(b.system) {
+			t.compact = append(appendCompact(t.compact, p.withoutAttribution(b.system)), '\n')
+		}
+		t.compact = appendCompact(t.compact, b.turns)
+		compact = t.compact
 	}
-	t.compact = appendCompact(t.compact, b.turns)
-	chunks := make([]Chunk, 0, len(t.compact)/ChunkBytes)
+	chunks := make([]Chunk, 0, len(compact)/ChunkBytes)
 	var buffer [8 + ChunkBytes]byte
-	for rest := t.compact; len(rest) >= ChunkBytes; rest = rest[ChunkBytes:] {
+	for rest := compact; len(rest) >= ChunkBytes; rest = rest[ChunkBytes:] {
 		binary.LittleEndian.PutUint64(buffer[:], h)
 		copy(buffer[8:], rest[:ChunkBytes])
 		h = xxhash.Sum64(buffer[:])

@@ -43,6 +43,28 @@ func appendCompact(dst, value []byte) []byte {
 	return dst
 }
 
+// isCompact reports whether appendCompact appends a value as it stands.
+func isCompact(value []byte) bool {
+	for at := 0; at < len(value); {
+		if value[at] != '"' {
+			if jsonscan.SkipSpace(value, at) != at {
+				return false
+			}
+			at++
+			continue
+		}
+		end, err := jsonscan.ValueEnd(value, at)
+		if err != nil {
+			return true
+		}
+		if string(value[at:end]) == `"cache_control"` {
+			return false
+		}
+		at = end
+	}
+	return true
+}
+
 // skipMember leaves out a member whose value starts after at, with one of the commas
 // beside it.
 func skipMember(value []byte, at int, dst []byte) (next int, kept []byte) {

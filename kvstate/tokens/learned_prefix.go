@@ -14,8 +14,8 @@ import (
 // The form is private to this package and may change with its version byte; one
 // of another version is refused. Some 3.5 bytes a token.
 const (
-	learnedPrompt = 0x11 // version 1
-	learnedRule   = 0x12
+	learnedPrompt = 0x21 // version 2
+	learnedRule   = 0x12 // version 1
 )
 
 var errLearnedPrefix = errors.New("malformed learned prefix")

@@ -2,6 +2,7 @@ package tokens
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"slices"
 	"sort"
 	"sync"
@@ -134,12 +135,9 @@ func (t *text) since(i int, k kind) tail {
 
 // cells hashes the whole cells of content and returns what is left.
 func (t *text) cells(content []byte) (rest []byte) {
-	var buffer [8 + cellBytes]byte
 	h := t.hash
 	for n := 1; len(content) >= cellBytes; n++ {
-		binary.LittleEndian.PutUint64(buffer[:], h)
-		copy(buffer[8:], content[:cellBytes])
-		h = xxhash.Sum64(buffer[:])
+		h = cellHash(h, content)
 		t.prints = append(t.prints, uint32(h>>32))
 		if n%cutCells == 0 {
 			t.cuts = append(t.cuts, cut{h, int32(len(t.prints))})
@@ -148,6 +146,16 @@ func (t *text) cells(content []byte) (rest []byte) {
 	}
 	t.hash = h
 	return content
+}
+
+// cellHash is the hash of a whole cell and of those before it, of which before is the hash: in one of the three
+// words no two values have the same hash where the other two are the same. A prompt has thousands of cells, each
+// of which waits for the one before it: of xxhash, whose rounds these are, it waits for one here in place of six.
+func cellHash(before uint64, cell []byte) uint64 {
+	const p1, p2, p3, p4 = 0x9e3779b185ebca87, 0xc2b2ae3d27d4eb4f, 0x165667b19e3779f9, 0x85ebca77c2b2ae63
+	first, second := binary.LittleEndian.Uint64(cell), binary.LittleEndian.Uint64(cell[8:cellBytes])
+	words := bits.RotateLeft64(first*p2, 31)*p1 ^ bits.RotateLeft64(second*p3, 29)*p4
+	return bits.RotateLeft64(before^words, 27)*p1 + p4
 }
 
 // cell adds one cell of any length. The bytes begin with the hash before it.
