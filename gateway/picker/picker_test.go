@@ -128,12 +128,15 @@ func TestPicker_ObeysTheSubset(t *testing.T) {
 		want string // "": refused
 	}{
 		"a list": {list(want), want}, "a text": {structpb.NewStringValue("10.1.1.1:80, " + want), want}, "an empty list": {list(), ""}, "others": {list("10.1.1.1:80"), ""},
+		"a list of joined addresses": {list("10.1.1.1:80, "+want, "10.1.1.2:80"), want}, "a text with empty places": {structpb.NewStringValue("  " + want + " ,  ,  10.1.1.1:80 "), want},
+		"a text of others": {structpb.NewStringValue("192.168.1.1:8080"), ""}, "an empty text": {structpb.NewStringValue(""), ""},
 	} {
 		for _, body := range []bool{true, false} {
 			p := f.open()
-			pairs := []string{":method", "GET", ":path", "/v1/models"}
+			// The last steers the extension's own picker where it is tested: here a client could send it.
+			pairs := []string{":method", "GET", ":path", "/v1/models", "test-epp-endpoint-selection", f.fleet.Servers()[0].Address()}
 			if body {
-				pairs = []string{":method", "POST", ":path", chatPath}
+				pairs[1], pairs[3] = "POST", chatPath
 			}
 			p.send(&extproc.ProcessingRequest{
 				MetadataContext: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{subsetSpace: {Fields: map[string]*structpb.Value{subsetHint: c.hint}}}},

@@ -17,6 +17,7 @@ import (
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -318,7 +319,26 @@ func TestSubsetOf(t *testing.T) {
 	if _, limited := subsetOf(&extproc.ProcessingRequest{MetadataContext: &corev3.Metadata{}}); limited {
 		t.Error("nothing is said, and it is limited")
 	}
+	other := &structpb.Struct{Fields: map[string]*structpb.Value{"another-key": structpb.NewStringValue("10.0.0.1:80")}}
+	if _, limited := subsetOf(&extproc.ProcessingRequest{MetadataContext: &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{subsetSpace: other}}}); limited {
+		t.Error("another key of the space limits it")
+	}
 	if got := splitAddresses(" a:1,, b:2 ,"); len(got) != 2 || got[0] != "a:1" || got[1] != "b:2" {
 		t.Errorf("%q", got)
+	}
+}
+
+// The proxy says which server gave an answer, where it knows.
+func TestServedBy(t *testing.T) {
+	for want, metadata := range map[string]*corev3.Metadata{
+		"10.0.0.2:3000": {FilterMetadata: map[string]*structpb.Struct{destinationSpace: {Fields: map[string]*structpb.Value{served: structpb.NewStringValue("10.0.0.2:3000")}}}},
+		"":              {FilterMetadata: map[string]*structpb.Struct{destinationSpace: {Fields: map[string]*structpb.Value{"another-key": structpb.NewStringValue("10.0.0.3:3000")}}}},
+	} {
+		if got := servedBy(&extproc.ProcessingRequest{MetadataContext: metadata}); got != want {
+			t.Errorf("it was %q, want %q", got, want)
+		}
+	}
+	if got := servedBy(&extproc.ProcessingRequest{}); got != "" {
+		t.Errorf("it was %q where nothing is said", got)
 	}
 }

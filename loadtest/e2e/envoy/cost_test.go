@@ -39,7 +39,7 @@ func TestCost_OfARequest(t *testing.T) {
 			setup
 			picker *picker
 		}{
-			{"Envoy alone", alone, p}, {"picker, answers shown to it", standalone(t, p), p}, {"picker, heads of answers alone", headersOnly, p},
+			{"Envoy alone", alone, p}, {"Tandem as the plain backend", plainBackend(t, p), p}, {"picker, answers shown to it", standalone(t, p), p}, {"picker, heads of answers alone", headersOnly, p},
 			{"picker, bodies kept by Envoy", kept, p}, {"picker, that and heads of answers", keptHeads, p}, {"picker, of pairs", standalone(t, ofPairs), ofPairs},
 		} {
 			e := startProxy(t, way.setup)

@@ -84,9 +84,9 @@ func workOf(t *testing.T, servers []*server) (sum work) {
 
 // picker is `tandem serve --picker` for a fleet.
 type picker struct {
-	address, admin string // host:port
-	args           []string
-	p              *process.Process
+	address, http, admin string // host:port
+	args                 []string
+	p                    *process.Process
 }
 
 // startPicker starts a picker that is told of the servers, with further flags, and waits
@@ -109,8 +109,8 @@ func startPicker(t *testing.T, f fleet, flags ...string) *picker {
 	if err := os.WriteFile(path, []byte(config.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := &picker{address: process.FreeAddress(t), admin: process.FreeAddress(t)}
-	p.args = append([]string{"serve", "-c", path, "--picker", p.address, "--listen", process.FreeAddress(t), "--admin", p.admin,
+	p := &picker{address: process.FreeAddress(t), http: process.FreeAddress(t), admin: process.FreeAddress(t)}
+	p.args = append([]string{"serve", "-c", path, "--picker", p.address, "--listen", p.http, "--admin", p.admin,
 		"--pairs-first"}, flags...) // engines without delay compute a prompt sooner than they fetch it
 	p.start(t)
 	process.WaitFor(t, p.p, "the picker to see all servers", process.ReadyWithin, process.SeesUp("http://"+p.admin, servers))

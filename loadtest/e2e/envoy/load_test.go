@@ -310,6 +310,21 @@ func TestEngineKilled_CostsOnlyWhatItWasWriting(t *testing.T) {
 	checkIdle(t, p)
 }
 
+// Where Tandem is the plain backend of a route, an engine that is killed under load costs nothing: not
+// even the streams that it was writing, which go on elsewhere.
+func TestPlainBackend_AnEngineKilledCostsNothing(t *testing.T) {
+	f := startPairs(t, "--time-scale", "0.2")
+	p := startPicker(t, f)
+	l := startTraffic(t, startProxy(t, plainBackend(t, p)).url, 8)
+	l.goOn(t, 50)
+	f["decode"][0].p.Kill(t)
+	l.goOn(t, 100)
+	for _, lost := range l.stop() {
+		t.Errorf("a request failed: %v", lost)
+	}
+	checkIdle(t, p)
+}
+
 // An engine is killed under load while it streams, or while it prefills: the picker has it down as soon as
 // an answer of it breaks, and what begins later goes elsewhere. It is shown what the kill cost, of
 // requests that were on the engine and of those that began later, and how soon it was avoided.

@@ -63,6 +63,12 @@ func ofPool(t *testing.T, p *picker, servers []*server) setup {
 	return s
 }
 
+// plainBackend is Envoy as a gateway has it that sends requests to Tandem's HTTP port, and asks no picker.
+func plainBackend(t *testing.T, p *picker) setup {
+	t.Helper()
+	return setup{Pool: []address{addressOf(t, p.http)}, Requests: "FULL_DUPLEX_STREAMED", Answers: "FULL_DUPLEX_STREAMED"}
+}
+
 // proxy is a running Envoy.
 type proxy struct {
 	url, admin string
