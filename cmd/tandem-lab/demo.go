@@ -174,6 +174,7 @@ func (d *demo) show(ctx context.Context, n *serving.Node, engines int, services 
 		}
 	}
 	d.print("\nwhy this pair:\n  bin/tandem explain %s --admin http://%s", answer.header.Get("X-Request-Id"), n.AdminAddr())
+	d.print("watch it in a browser:\n  http://%s/ui/", n.AdminAddr())
 	d.print("try it yourself:\n  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' \\\n    -d '{\"model\":\"%s\",\"stream\":true,\"max_tokens\":40,\"messages\":[{\"role\":\"user\",\"content\":\"Tell me of two riders on one bicycle, where they went, what they saw, and how they came home.\"}]}'", base, demoModel)
 	d.print("put load on it:\n  bin/tandem-lab load --url %s --rps 20 --duration 30s", base)
 	d.print("or conversations, and see what their caches save:\n  bin/tandem-lab load --url %s --rps 10 --duration 40s --turns 6 --think-time 1s --shared-prefix-tokens 1000 --prompt-tokens 200 --output-tokens 40", base)

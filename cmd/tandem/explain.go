@@ -20,8 +20,8 @@ func explainCommand() *cobra.Command {
 		Long: `Say why a request went to the servers it went to: every alternative of each
 attempt with the parts of its predicted cost, in milliseconds, cheapest first,
 and what was measured beside what was predicted.
-The request id is what the answer carried in x-request-id. Any of the gateways that
-share a Redis answers for all.
+The request id is what the answer carried in x-request-id; of the last 1,000 requests
+its beginning is enough. Any of the gateways that share a Redis answers for all.
 With --all it lists the last requests, a line each; with --json as well it prints a
 line of JSON each, the oldest first.`,
 		Example: "  tandem explain req-0b9c... --admin http://127.0.0.1:8081\n  tandem explain req-0b9c... --json | jq .attempts[0].measured\n  tandem explain --all --since 10m --json > log.jsonl",

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -18,14 +19,43 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 )
 
-// Fetch asks a gateway for the decision of a request, which it or one that shares its Redis made.
+// Fetch asks a gateway for the decision of a request, which it or one that shares its Redis made. Of
+// the last requests the beginning of their id is enough, as lists show it.
 func Fetch(ctx context.Context, port adminport.Port, id string) (gateway.DecisionStatus, error) {
-	var d gateway.DecisionStatus
-	err := port.Get(ctx, "/debug/decisions/"+url.PathEscape(id), &d)
-	if errors.Is(err, adminport.ErrNotFound) {
-		err = fmt.Errorf("no gateway remembers request %s (--decision-history): %w", id, err)
+	d, err := fetch(ctx, port, id)
+	if !errors.Is(err, adminport.ErrNotFound) {
+		return d, err
 	}
+	switch begin := beginning(ctx, port, strings.TrimSuffix(id, "...")); len(begin) {
+	case 0:
+		return d, fmt.Errorf("no gateway remembers request %s (--decision-history): %w", id, err)
+	case 1:
+		return fetch(ctx, port, begin[0])
+	default:
+		return d, fmt.Errorf("%d requests begin with %s, among them %s and %s", len(begin), id, begin[0], begin[1])
+	}
+}
+
+func fetch(ctx context.Context, port adminport.Port, id string) (d gateway.DecisionStatus, err error) {
+	err = port.Get(ctx, "/debug/decisions/"+url.PathEscape(id), &d)
 	return d, err
+}
+
+// recent is how many requests are looked through for the one that an id begins.
+const recent = 1000
+
+// beginning are the ids of the last requests that begin so, none where the gateway does not list them.
+func beginning(ctx context.Context, port adminport.Port, with string) (ids []string) {
+	list, err := FetchAll(ctx, port, 24*time.Hour, recent)
+	if err != nil {
+		return nil
+	}
+	for i := range list.Decisions {
+		if id := list.Decisions[i].RequestID; strings.HasPrefix(id, with) && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // PrintJSON prints a decision as the admin port has it.

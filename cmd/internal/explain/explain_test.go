@@ -3,13 +3,17 @@ package explain
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"path"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/cockroachdb/datadriven"
 
+	"github.com/tandem-gateway/tandem/cmd/internal/adminport"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/cost"
@@ -145,5 +149,29 @@ func TestPrint_TheDocumentsExample(t *testing.T) {
 	example, _, _ = strings.Cut(example, "```")
 	if len(example) < 500 || !strings.Contains(string(golden), "\n----\n"+example+"----\n") {
 		t.Errorf("not printed so:\n%s", example)
+	}
+}
+
+// A request is found by the beginning of its id that lists show, where it is that of one alone.
+func TestFetch_TheBeginningOfAnIDIsEnough(t *testing.T) {
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/debug/decisions":
+			_, _ = w.Write([]byte(`{"decisions":[{"request_id":"req-ab12"},{"request_id":"req-ab34"},{"request_id":"req-cd56"},{"request_id":"req-cd56"}]}`))
+		case "/debug/decisions/req-cd56", "/debug/decisions/req-ab12":
+			_, _ = fmt.Fprintf(w, `{"request_id":%q}`, path.Base(r.URL.Path))
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer admin.Close()
+	for id, want := range map[string]string{
+		"req-cd...": "req-cd56", "req-c": "req-cd56", "req-ab12": "req-ab12",
+		"req-a": "2 requests begin with req-a, among them req-ab12 and req-ab34", "req-x": "no gateway remembers request req-x",
+	} {
+		d, err := Fetch(t.Context(), adminport.Port{Address: admin.URL}, id)
+		if d.RequestID != want && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %q, %v", id, d.RequestID, err)
+		}
 	}
 }

@@ -83,7 +83,7 @@ func cutTo(line string, width int) string {
 }
 
 // idWidth is how much of a request's id a line shows: what tells two apart of those that the gateway
-// makes, and enough to find it with --json.
+// makes, and enough for Fetch to find it.
 const idWidth = 12
 
 // lastAttempt is what the client got, and the servers that were chosen for it, nil where none is known.
