@@ -128,7 +128,11 @@ func (c *engineConn) complete(l *leg) error {
 	var name string
 	switch {
 	case l.bootstrap != "":
-		if !c.ledger.meet(l.bootstrap, c.as.Role, l.mark) {
+		met, err := c.ledger.meet(l.bootstrap, c.as.Role, l.mark, c)
+		if err != nil {
+			return err
+		}
+		if !met {
 			return c.refuse("the legs did not meet")
 		}
 		if c.as.Role == rolePrefill {
@@ -211,12 +215,16 @@ func (c *engineConn) pause(l *leg, until time.Time) error {
 	_, err := c.in.Peek(1)
 	now := time.Now()
 	_ = c.conn.SetReadDeadline(time.Time{})
-	var timeout net.Error
-	if errors.As(err, &timeout) && timeout.Timeout() {
+	if isTimeout(err) {
 		return nil
 	}
 	c.ledger.left(l.mark, now)
 	return errLeft
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // head is the head of a request.

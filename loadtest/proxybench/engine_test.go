@@ -1,12 +1,15 @@
 package proxybench
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -120,19 +123,88 @@ func TestLedger_LegsMeetInTheirRoom(t *testing.T) {
 	} {
 		l := newLedger()
 		met := make(chan bool)
-		go func() { met <- l.meet("5", rolePrefill, markOf(1)) }()
+		prefill, decode := legConn(t), legConn(t)
+		go func() {
+			first, _ := l.meet("5", rolePrefill, markOf(1), prefill)
+			met <- first
+		}()
 		for second := false; !second; {
 			l.mu.Lock()
 			second = len(l.rooms) == 1
 			l.mu.Unlock()
 		}
-		own := l.meet("5", c.role, c.of)
+		own, _ := l.meet("5", c.role, c.of, decode)
 		if first := <-met; !first || own != (c.pairs == 1) {
 			t.Errorf("%s: the first leg goes on %v, the second %v", name, first, own)
 		}
 		if legs := l.counts(); legs.Pairs != c.pairs || len(legs.Faults) != 1-c.pairs {
 			t.Errorf("%s: %+v", name, legs)
 		}
+	}
+}
+
+// legConn is the connection of a leg, on which nothing more is sent.
+func legConn(t *testing.T) *engineConn {
+	t.Helper()
+	ours, theirs := net.Pipe()
+	t.Cleanup(func() { _, _ = ours.Close(), theirs.Close() })
+	return &engineConn{conn: ours, in: bufio.NewReader(ours)}
+}
+
+// The other leg of one that waits for it in vain is missed, save where the measure has ended meanwhile: the
+// load was cut off between the two, and what is counted now is of another one.
+func TestLedger_ALegOfTheMeasureBeforeIsNotMissed(t *testing.T) {
+	for name, c := range map[string]struct {
+		ends   bool
+		missed int
+	}{"in its measure": {false, 1}, "in the next one": {true, 0}} {
+		synctest.Test(t, func(t *testing.T) {
+			l, leg := newLedger(), legConn(t)
+			met := make(chan error, 1)
+			go func() {
+				both, err := l.meet("5", rolePrefill, markOf(1), leg)
+				if both {
+					err = errors.New("it met one that did not come")
+				}
+				met <- err
+			}()
+			synctest.Wait()
+			if c.ends {
+				l.reset(time.Now())
+			}
+			if err := <-met; err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if legs := l.counts(); legs.Faults["the other leg did not come"] != c.missed || len(l.rooms) > 0 {
+				t.Errorf("%s: %+v, %d rooms", name, legs, len(l.rooms))
+			}
+		})
+	}
+}
+
+// The other leg of one that the proxy gives up is not missed: its client has left between the two.
+func TestEngine_ALegThatIsGivenUpMissesNone(t *testing.T) {
+	e, address := engineAt(t, roleDecode)
+	c, m := clientOf(t, address), nextMark()
+	p := prompts(smallPrompt, answer, false)[0]
+	if err := c.send(with(p, `"bootstrap_room":5`), m); err != nil {
+		t.Fatal(err)
+	}
+	rooms := func() int {
+		e.ledger.mu.Lock()
+		defer e.ledger.mu.Unlock()
+		return len(e.ledger.rooms)
+	}
+	for rooms() == 0 {
+		runtime.Gosched()
+	}
+	c.close()
+	for rooms() > 0 {
+		runtime.Gosched()
+	}
+	_, left := e.ledger.departures()[string(m[:])]
+	if legs := e.ledger.counts(); !left || len(legs.Faults) > 0 {
+		t.Errorf("it left: %v; the engine saw %+v", left, legs)
 	}
 }
 

@@ -3,6 +3,7 @@ package proxybench
 import (
 	"fmt"
 	"maps"
+	"net"
 	"sync"
 	"time"
 )
@@ -22,7 +23,8 @@ type ledger struct {
 	issued   uint64
 	handoffs map[string]handoff
 	rooms    map[string]*room
-	closed   map[mark]time.Time // streams whose reader left before their end
+	measure  int                // is counted by reset
+	closed   map[mark]time.Time // legs whose reader left before their end
 }
 
 // handoff is what a prefill leg left for its decode.
@@ -36,7 +38,8 @@ type handoff struct {
 type room struct {
 	of      mark
 	role    string
-	arrived chan struct{} // closed when the second leg is there
+	measure int      // in which the first leg came
+	first   net.Conn // on which that waits
 }
 
 func newLedger() *ledger {
@@ -50,6 +53,7 @@ func (l *ledger) reset(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.legs = Legs{Faults: map[string]int{}}
+	l.measure++
 	l.closed = map[mark]time.Time{}
 	maps.DeleteFunc(l.handoffs, func(_ string, h handoff) bool { return now.Sub(h.at) > handoffTime })
 }
@@ -113,19 +117,21 @@ func (l *ledger) read(name string, of mark, blocks int) {
 // meetTime is how long a leg waits in its room for the other one.
 const meetTime = 5 * time.Second
 
-// meet waits for the other leg of a request. false: it has not come, or is another request's.
-func (l *ledger) meet(name, role string, of mark) bool {
+// meet waits for the other leg of a request. false: it has not come, or is another request's. The error is
+// errLeft where the proxy closed the connection of this leg meanwhile.
+func (l *ledger) meet(name, role string, of mark, c *engineConn) (met bool, err error) {
 	l.mu.Lock()
 	r, second := l.rooms[name]
 	if !second {
-		r = &room{of, role, make(chan struct{})}
+		_ = c.conn.SetReadDeadline(time.Now().Add(meetTime)) // before the other leg can end the wait
+		r = &room{of, role, l.measure, c.conn}
 		l.rooms[name] = r
 		l.mu.Unlock()
-		return l.await(name, r)
+		return l.await(name, r, c)
 	}
 	defer l.mu.Unlock()
 	delete(l.rooms, name)
-	close(r.arrived)
+	_ = r.first.SetReadDeadline(time.Unix(1, 0)) // which ends its wait
 	switch {
 	case r.role == role:
 		l.faultLocked("two legs of one role in a room")
@@ -133,26 +139,30 @@ func (l *ledger) meet(name, role string, of mark) bool {
 		l.faultLocked("legs of two requests in a room")
 	default:
 		l.legs.Pairs++
-		return true
+		return true, nil
 	}
-	return false
+	return false, nil
 }
 
-func (l *ledger) await(name string, r *room) bool {
-	timer := time.NewTimer(meetTime)
-	defer timer.Stop()
-	select {
-	case <-r.arrived:
-		return true
-	case <-timer.C:
-	}
+// await is meet for the first leg. The other one is not missed where the proxy has given the request up, as
+// it does when its client leaves between the two, nor where the measure in which this one came is over.
+func (l *ledger) await(name string, r *room, c *engineConn) (met bool, err error) {
+	_, ended := c.in.Peek(1) // nothing else is to be read before the answer
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.rooms[name] == r {
-		delete(l.rooms, name)
+	_ = c.conn.SetReadDeadline(time.Time{})
+	if l.rooms[name] != r {
+		return true, nil
+	}
+	delete(l.rooms, name)
+	if !isTimeout(ended) {
+		l.closed[r.of] = time.Now()
+		return false, errLeft
+	}
+	if r.measure == l.measure {
 		l.faultLocked("the other leg did not come")
 	}
-	return false
+	return false, nil
 }
 
 // left notes when the reader of a stream left before its end.
