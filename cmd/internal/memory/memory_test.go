@@ -55,19 +55,19 @@ func TestLimit_IsTheLowestOfItsGroups(t *testing.T) {
 	}
 }
 
-// A small heap may grow to a fixed size, a large one to twice what is alive of it, and what is between
-// the two changes in few steps.
+// A small heap that grows fast may grow to a fixed size, a large one by half of what is alive of it, and what
+// is between the two changes in few steps.
 func TestPercent_LetsASmallHeapGrow(t *testing.T) {
 	for live, want := range map[uint64][2]int{
 		0: {1200, 1600}, 1 << 20: {1200, 1600}, unhurried / 10: {750, 1000}, unhurried: {90, 100}, 100 * unhurried: {50, 50}, math.MaxUint64: {50, 50},
 	} {
-		if got := percentFor(live); got < want[0] || got > want[1] {
+		if got := percentFor(live, math.Inf(1)); got < want[0] || got > want[1] {
 			t.Errorf("%d bytes alive: %d %%, want %v", live, got, want)
 		}
 	}
 	seen := map[int]bool{}
 	for live := uint64(1 << 20); live < 2*unhurried; live += 64 << 10 {
-		seen[percentFor(live)] = true
+		seen[percentFor(live, math.Inf(1))] = true
 	}
 	if len(seen) > 18 {
 		t.Errorf("%d targets between 1 and 128 MB", len(seen))
@@ -80,14 +80,14 @@ func TestApply_LeavesWhatTheEnvironmentSets(t *testing.T) {
 	t.Cleanup(func() { debug.SetMemoryLimit(limit); debug.SetGCPercent(percent) })
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	root := files(map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "10000000000\n"})
-	apply(root, func(string) string { return "set" }, log)
+	apply(root, func(string) string { return "set" }, log)()
 	if got := debug.SetMemoryLimit(-1); got != limit {
 		t.Errorf("the limit of the environment became %d", got)
 	}
 	if got := debug.SetGCPercent(100); got != 100 {
 		t.Errorf("the target of the environment became %d", got)
 	}
-	apply(root, func(string) string { return "" }, log)
+	defer apply(root, func(string) string { return "" }, log)()
 	if got := debug.SetMemoryLimit(-1); got != 9000000000 {
 		t.Errorf("the limit is %d", got)
 	}
@@ -99,7 +99,7 @@ func TestApply_LeavesWhatTheEnvironmentSets(t *testing.T) {
 // The target follows the heap: once much of it is alive it may grow by no more than half of that.
 func TestTarget_FollowsTheHeap(t *testing.T) {
 	t.Cleanup(func() { debug.SetGCPercent(100) })
-	new(target).follow()
+	newTarget(time.Now(), readHeap()).follow()
 	if now := gcPercent(); now <= 100 {
 		t.Errorf("the target of a small heap is %d %%", now)
 	}
@@ -108,8 +108,47 @@ func TestTarget_FollowsTheHeap(t *testing.T) {
 		runtime.GC()
 	}
 	runtime.KeepAlive(alive)
+	defer runtime.GC() // else it counts as alive in other tests
 	if now := gcPercent(); now != 50 {
 		t.Errorf("the target of a large heap is %d %%", now)
+	}
+}
+
+// A heap that grows slowly is collected each few seconds, whatever it might grow to, though not for less than
+// is worth it; and one that begins to grow fast has room again after one collection.
+func TestTarget_FollowsThePace(t *testing.T) {
+	t.Cleanup(func() { debug.SetGCPercent(100) })
+	const live = 100 << 20
+	now, allocated := time.Now(), uint64(0)
+	c := newTarget(now, heap{live, allocated})
+	grow := func(bytes uint64, in time.Duration) (time.Time, heap) {
+		now, allocated = now.Add(in), allocated+bytes
+		return now, heap{live, allocated}
+	}
+	for _, step := range []struct {
+		name        string
+		bytes       uint64
+		in          time.Duration
+		collected   bool
+		least, most int // percent
+	}{
+		{"as it begins", 1 << 20, time.Second, true, 50, 64},
+		{"after a second", 1 << 20, time.Second / 100, false, 10, 10},
+		{"10 MB a second", 5 << 20, time.Second / 2, false, 15, 20},
+		{"next to nothing", 10, time.Second / 2, false, 10, 10},
+		{"200 MB a second", 4 << 20, time.Second / 50, true, 50, 64},
+	} {
+		if step.collected {
+			c.afterCollection(grow(step.bytes, step.in))
+		} else {
+			c.look(grow(step.bytes, step.in))
+		}
+		if c.percent < step.least || c.percent > step.most {
+			t.Errorf("%s: %d %%, want %d to %d", step.name, c.percent, step.least, step.most)
+		}
+	}
+	if got := percentFor(1<<20, 0); got < 300 {
+		t.Errorf("1 MB alive that does not grow: %d %%", got)
 	}
 }
 

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"sync"
+	"time"
 )
 
 // share of a cgroup's limit at which the runtime begins to collect more often. What is left is for what
@@ -18,11 +21,19 @@ const share = 0.9
 // heap is small beside what it allocates: without this the collector runs tens of times a second.
 const unhurried = 64 << 20
 
-// Apply sets the soft memory limit by the cgroup's, and lets a small heap grow before it is collected.
-// Each of them is left to whoever set GOMEMLIMIT or GOGC.
-func Apply(log *slog.Logger) { apply(os.DirFS("/"), os.Getenv, log) }
+// slack is how much any heap may grow, in bytes: less is not worth a collection.
+const slack = 4 << 20
 
-func apply(root fs.FS, env func(string) string, log *slog.Logger) {
+// interval is how long a heap should take to grow to its next collection. One that grows slowly, as that of
+// streams which say little, is collected before it has grown as far as it might: what its streams left
+// behind when they opened would stay for minutes otherwise.
+const interval = 2 * time.Second
+
+// Apply sets the soft memory limit by the cgroup's, and lets a small heap grow before it is collected.
+// Each of them is left to whoever set GOMEMLIMIT or GOGC. stop leaves the collector as it is then.
+func Apply(log *slog.Logger) (stop func()) { return apply(os.DirFS("/"), os.Getenv, log) }
+
+func apply(root fs.FS, env func(string) string, log *slog.Logger) (stop func()) {
 	if env("GOMEMLIMIT") == "" {
 		switch limit, err := limitOf(root); {
 		case err == nil:
@@ -33,50 +44,142 @@ func apply(root fs.FS, env func(string) string, log *slog.Logger) {
 			log.Warn("the cgroup's memory limit cannot be read", "error", err.Error())
 		}
 	}
-	if env("GOGC") == "" {
-		new(target).follow()
+	if env("GOGC") != "" {
+		return func() {}
 	}
+	t := newTarget(time.Now(), readHeap())
+	t.follow()
+	return t.watch()
 }
 
-// target keeps the collector's target so that a small heap may grow to a size before it is collected.
-type target struct{ percent int }
+// target keeps the collector's target by what is alive of the heap and by how fast that grows.
+type target struct {
+	mu        sync.Mutex // guards all below
+	percent   int
+	pace      float64 // bytes allocated per second
+	collected reading // at the last collection
+	looked    reading // by watch
+	stopped   bool
+}
+
+// reading is how much had been allocated when, in bytes.
+type reading struct {
+	at        time.Time
+	allocated uint64
+}
+
+// paceTo is how many bytes per second were allocated from one reading to the next.
+func (r reading) paceTo(next reading) float64 {
+	return float64(next.allocated-r.allocated) / max(next.at.Sub(r.at), time.Millisecond).Seconds()
+}
+
+// newTarget returns a target that expects a fast heap until it has seen another one.
+func newTarget(now time.Time, h heap) *target {
+	first := reading{now, h.allocated}
+	return &target{pace: math.Inf(1), collected: first, looked: first}
+}
 
 // follow sets the target now and after each collection: what becomes garbage at once is cleaned up then.
 func (t *target) follow() {
-	t.set(liveHeap())
-	runtime.AddCleanup(new([64]byte), func(t *target) { t.follow() }, t)
+	if t.afterCollection(time.Now(), readHeap()) {
+		runtime.AddCleanup(new([64]byte), func(t *target) { t.follow() }, t)
+	}
 }
 
-func (t *target) set(live uint64) {
-	if percent := percentFor(live); percent != t.percent {
+// afterCollection sets the target for a heap that was collected. A heap that began to grow fast is given room at
+// once.
+func (t *target) afterCollection(now time.Time, h heap) (goesOn bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	next := reading{now, h.allocated}
+	before := t.collected
+	if t.looked.at.After(before.at) {
+		before = t.looked
+	}
+	t.pace = max(t.pace, before.paceTo(next))
+	t.collected = next
+	return t.setLocked(h.live)
+}
+
+// watch looks four times in an interval, until it is stopped.
+func (t *target) watch() (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticks := time.NewTicker(interval / 4)
+		defer ticks.Stop()
+		for {
+			select {
+			case <-ticks.C:
+				t.look(time.Now(), readHeap())
+			case <-end:
+				return
+			}
+		}
+	}()
+	return func() {
+		close(end)
+		<-ended
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.stopped = true
+	}
+}
+
+// look sets the target by the pace since the last look.
+func (t *target) look(now time.Time, h heap) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	next := reading{now, h.allocated}
+	t.pace = t.looked.paceTo(next)
+	t.looked = next
+	t.setLocked(h.live)
+}
+
+func (t *target) setLocked(live uint64) (goesOn bool) {
+	if t.stopped {
+		return false
+	}
+	if percent := percentFor(live, t.pace); percent != t.percent {
 		t.percent = percent
 		debug.SetGCPercent(percent)
 	}
+	return true
 }
 
-// percentFor is the growth that is allowed to a heap of which so many bytes are alive: as far as unhurried,
-// or by half. Of a large heap most is buffers of open streams, which have no pointers to follow: collecting
-// twice as often as the runtime would costs little, and what is not collected is memory for each stream.
-// It moves in steps of a quarter, since each change stops all goroutines for a moment.
-func percentFor(live uint64) int {
-	const least, most = 50, 1600
-	percent := most
-	if live > 0 {
-		percent = int(min(most, 100*unhurried/live))
-	}
-	step := least
+// percentFor is the growth that is allowed to a heap of which so many bytes are alive, and that grows by
+// pace bytes per second: what it grows in an interval, as far as unhurried or by half. Of a large heap most is
+// buffers of open streams, which have no pointers to follow: collecting twice as often as the runtime would
+// costs little, and what is not collected is memory for each stream. It moves in steps of a quarter, since
+// each change stops all goroutines for a moment.
+func percentFor(live uint64, pace float64) int {
+	const least, usual, most = 10, 50, 1600
+	alive := max(float64(live), 1)
+	growth := min(max(unhurried, alive/2), max(slack, pace*interval.Seconds()))
+	percent := int(min(most, max(least, 100*growth/alive)))
+	step := usual
 	for next := step + step/4; next <= percent; next = step + step/4 {
 		step = next
+	}
+	for step > percent {
+		step = max(least, step-step/5)
 	}
 	return step
 }
 
-// liveHeap is how many bytes the last collection left.
-func liveHeap() uint64 {
-	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	metrics.Read(sample)
-	if sample[0].Value.Kind() != metrics.KindUint64 {
-		return 0
+// heap is what the runtime says of the heap.
+type heap struct {
+	live      uint64 // bytes that the last collection left
+	allocated uint64 // bytes since the process began
+}
+
+func readHeap() (h heap) {
+	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(samples)
+	for i, into := range []*uint64{&h.live, &h.allocated} {
+		if samples[i].Value.Kind() == metrics.KindUint64 {
+			*into = samples[i].Value.Uint64()
+		}
 	}
-	return sample[0].Value.Uint64()
+	return h
 }

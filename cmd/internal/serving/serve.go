@@ -44,7 +44,7 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 	if err != nil {
 		return err
 	}
-	memory.Apply(log)
+	defer memory.Apply(log)()
 	redis.SetLogger(redisLog{log})
 	stdlog.SetFlags(0)
 	stdlog.SetOutput(libraryLog{log})
