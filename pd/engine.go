@@ -17,7 +17,7 @@ import (
 // send posts one leg and returns when the engine's headers are there. The
 // transport is used bare: no redirect is followed, nothing is sent twice.
 func send(ctx context.Context, transport http.RoundTripper, server *pools.Server, path, attempt string, header http.Header, part connector.LegRequest) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+path, enginehttp.NewBody(part.Body.Parts(), part.Body.Len()))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+path, enginehttp.NewBody(part.Body.Parts()))
 	if err != nil {
 		return nil, err
 	}

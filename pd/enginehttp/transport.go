@@ -19,7 +19,7 @@ type Transport struct{ *http.Transport }
 // NewTransport returns a transport that never follows a proxy of the environment, and drops idle
 // connections before uvicorn does (5 s), since a POST on a connection that the engine is closing
 // cannot be repeated safely. A connection keeps its buffers for as long as a stream is open: they hold
-// a usual request, and the events of a stream; what is larger passes them by.
+// a usual head, and the events of a stream; what is larger passes them by.
 func NewTransport(connect time.Duration) *Transport {
 	dialer := &net.Dialer{Timeout: connect, KeepAlive: 15 * time.Second}
 	return &Transport{&http.Transport{
@@ -29,14 +29,14 @@ func NewTransport(connect time.Duration) *Transport {
 			if err != nil {
 				return nil, err
 			}
-			return engineConn{conn}, nil
+			return &engineConn{Conn: conn}, nil
 		},
 		MaxIdleConns:        4096,
 		MaxIdleConnsPerHost: 512,
 		IdleConnTimeout:     4 * time.Second,
 		DisableCompression:  true,
 		ForceAttemptHTTP2:   false,
-		WriteBufferSize:     8 << 10,
+		WriteBufferSize:     1 << 10,
 		ReadBufferSize:      4 << 10,
 	}}
 }
@@ -56,14 +56,18 @@ var ErrUnread = errors.New("the request was not read")
 //     unread, or before it came (Linux: tcp_close in net/ipv4/tcp.c).
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	var closed, answered atomic.Bool
+	body, is := r.Body.(*Body)
+	short := is && r.ContentLength > 0 && r.ContentLength <= shortBody && body.left() == r.ContentLength
 	trace := &httptrace.ClientTrace{
-		GotConn:              func(c httptrace.GotConnInfo) { closed.Store(c.Reused && isClosed(c.Conn)) },
+		GotConn: func(c httptrace.GotConnInfo) {
+			closed.Store(c.Reused && isClosed(c.Conn))
+			if conn, is := c.Conn.(*engineConn); is { // and not TLS over one
+				conn.holdsHead = short
+			}
+		},
 		GotFirstResponseByte: func() { answered.Store(true) },
 	}
-	body := letGo(r, trace)
-	sent := r.WithContext(httptrace.WithClientTrace(r.Context(), trace))
-	sent.Body = body
-	resp, err := t.Transport.RoundTrip(sent)
+	resp, err := t.Transport.RoundTrip(r.WithContext(httptrace.WithClientTrace(r.Context(), trace)))
 	if err == nil {
 		return resp, nil
 	}
