@@ -2,6 +2,9 @@ package transcript
 
 import (
 	"bytes"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -13,13 +16,39 @@ func TestPackIDs_AreTheSameIDs(t *testing.T) {
 	for text, want := range map[string]string{
 		"1,2,3": "1,2,3", "0": "0", "127,128,16383,16384,151935": "127,128,16383,16384,151935", "1, 2 ,\n3": "1,2,3", "999999999999999999": "999999999999999999",
 	} {
-		if got := string(packIDs([]byte(text), 3).appendTo(nil)); got != want {
-			t.Errorf("%q is %q", text, got)
+		if p, ok := packIDs([]byte(text)); !ok || string(p.appendTo(nil)) != want {
+			t.Errorf("%q is %q", text, p.appendTo(nil))
 		}
 	}
 	for _, text := range []string{"-1", "1.5", "1,,2", "1,", ",1", "1 2", "a", "1e3", "9999999999999999999"} {
-		if got := packIDs([]byte(text), 3); got != nil {
+		if got, ok := packIDs([]byte(text)); ok {
 			t.Errorf("%q is packed as %v", text, got)
+		}
+	}
+}
+
+// Prompts that begin alike share the memory of that, of whatever length they are, and each is whole.
+func TestPackIDs_ShareABeginning(t *testing.T) {
+	list := func(from, n int) string {
+		var ids []string
+		for i := range n {
+			ids = append(ids, strconv.Itoa(from+i))
+		}
+		return strings.Join(ids, ",")
+	}
+	begin := list(1000, 5*sharedIDs)
+	for _, rest := range []int{0, 1, sharedIDs - 1, sharedIDs, sharedIDs + 1} {
+		a, b := begin, begin
+		if rest > 0 {
+			a, b = begin+","+list(7, rest), begin+","+list(8, rest)
+		}
+		p, _ := packIDs([]byte(a))
+		q, _ := packIDs([]byte(b))
+		if string(p.appendTo(nil)) != a || string(q.appendTo(nil)) != b {
+			t.Errorf("%d ids behind: they are others", rest)
+		}
+		if !slices.Equal(p.shared[:5], q.shared[:5]) || len(p.rest) >= 3*sharedIDs {
+			t.Errorf("%d ids behind: %d bytes are not shared", rest, len(p.rest))
 		}
 	}
 }

@@ -133,7 +133,8 @@ func (t *Transcript) Record(c *api.Chunk, data []byte) []byte {
 func (t *Transcript) recordChunk(c *api.Chunk) {
 	if ids, n := api.IDList(c.Prompt); n > 0 && t.promptTokens == 0 {
 		t.promptTokens = n
-		if t.prompt = packIDs(ids, n); t.prompt == nil {
+		var ok bool
+		if t.prompt, ok = packIDs(ids); !ok {
 			t.beyondIDs = true
 		}
 	}
