@@ -28,12 +28,12 @@ type EventReader struct {
 	data []byte
 }
 
-// keptEvent is how much room for an event that is not whole in the buffer is kept for the next one, in
-// bytes: for a usual one. The first event of a stream may have the ids of a whole prompt.
+// keptEvent is how much room for events is kept for as long as a stream is open, in bytes: for some usual
+// ones. The first event of a stream may have the ids of a whole prompt.
 const keptEvent = 2 << 10
 
 func NewEventReader(r io.Reader) *EventReader {
-	return &EventReader{in: bufio.NewReaderSize(r, 4<<10)}
+	return &EventReader{in: bufio.NewReaderSize(r, keptEvent)}
 }
 
 // Read returns the next event that carries data; comments before it are part of
@@ -46,8 +46,19 @@ func (s *EventReader) Read() (Event, error) {
 	if _, err := s.in.Peek(1); err != nil {
 		return Event{}, err
 	}
-	if ev, ok := s.whole(); ok {
-		return ev, nil
+	for {
+		ev, usual := s.whole()
+		if ev.Data != nil {
+			return ev, nil
+		}
+		if !usual || s.in.Buffered() == s.in.Size() {
+			break
+		}
+		if here, err := s.in.Peek(s.in.Buffered() + 1); errors.Is(err, io.EOF) && len(here) > 0 {
+			return Event{}, io.ErrUnexpectedEOF
+		} else if err != nil {
+			return Event{}, err
+		}
 	}
 	lineStart, hasData := 0, false
 	for {
@@ -84,15 +95,23 @@ func (s *EventReader) Read() (Event, error) {
 }
 
 // whole takes an event out of the buffer where all of it is there, and is one line of data as engines
-// write it. Then nothing is copied.
-func (s *EventReader) whole() (ev Event, ok bool) {
+// write it. Then nothing is copied. usual: it may be such a one once more of it is there.
+func (s *EventReader) whole() (ev Event, usual bool) {
+	const field = "data:"
 	here, _ := s.in.Peek(s.in.Buffered()) // no error: it is buffered
-	value, ok := dataLine(here)
-	if !ok {
+	if !bytes.HasPrefix(here, []byte(field[:min(len(field), len(here))])) {
 		return ev, false
 	}
+	value, _ := dataLine(here)
 	end := bytes.IndexByte(value, '\n')
-	if end < 1 || end+1 >= len(value) || value[end+1] != '\n' || value[end-1] == '\r' {
+	switch {
+	case end < 0:
+		return ev, true
+	case end == 0, value[end-1] == '\r':
+		return ev, false
+	case end+1 == len(value):
+		return ev, true
+	case value[end+1] != '\n':
 		return ev, false
 	}
 	n := len(here) - len(value) + end + 2
