@@ -1,67 +1,216 @@
 package gateway
 
 import (
+	"errors"
+	"fmt"
 	"net"
+	"os"
+	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// watchClient calls gone once when the peer closes the connection, and costs
-// nothing while it stays: the goroutine parks in the runtime's poller. It asks
-// for POLLRDHUP instead of peeking for an end of file, so that a pipelined
-// request in front of the end does not hide it, and so that TLS makes no
-// difference. A client that closes only its sending side counts as gone, as it
-// does for nginx and HAProxy.
-//
-// stop ends the watch and waits for it; it must be called before the connection
-// is read again. It reports whether gone was called.
-func watchClient(conn net.Conn, gone func()) (stop func() (fired bool)) {
-	for { // the connection of a client, and under it perhaps TLS
-		around, ok := conn.(interface{ NetConn() net.Conn })
-		if !ok {
+// clientWatch notices which clients of a listener leave: one goroutine for all connections, which parks in
+// the runtime's poller. It asks for EPOLLRDHUP instead of peeking for an end of file, so that a pipelined
+// request in front of the end does not hide it, and so that TLS makes no difference. A client that closes
+// only its sending side counts as gone, as it does for nginx and HAProxy.
+type clientWatch struct {
+	epoll *os.File
+	ended chan struct{} // closed when follow has returned
+
+	mu    sync.Mutex // guards all below
+	conns map[uint64]*clientConn
+	last  uint64 // id that was given; a descriptor's number would be another connection's soon
+}
+
+func startClientWatch() (*clientWatch, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("watch clients: %w", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil { // which lets the runtime wait for it
+		return nil, errors.Join(fmt.Errorf("watch clients: %w", err), unix.Close(fd))
+	}
+	w := &clientWatch{epoll: os.NewFile(uintptr(fd), "epoll"), ended: make(chan struct{}), conns: make(map[uint64]*clientConn)}
+	go w.follow()
+	return w, nil
+}
+
+// close ends the watch and waits for it.
+func (w *clientWatch) close() {
+	_ = w.epoll.Close() // which ends follow
+	<-w.ended
+}
+
+// follow reports connections whose peer closes them, until the watch is closed.
+func (w *clientWatch) follow() {
+	defer close(w.ended)
+	raw, err := w.epoll.SyscallConn()
+	if err != nil {
+		return // it was closed at once
+	}
+	events := make([]unix.EpollEvent, 64)
+	for {
+		n := 0
+		err := raw.Read(func(fd uintptr) bool {
+			n = waiting(int(fd), events)
+			return n > 0
+		})
+		if err != nil {
+			return
+		}
+		for i := range n {
+			w.report(idOf(&events[i]))
+		}
+	}
+}
+
+// waiting takes the events that are there.
+func waiting(epoll int, events []unix.EpollEvent) (n int) {
+	for {
+		n, err := unix.EpollWait(epoll, events, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return max(0, n)
+		}
+	}
+}
+
+func (w *clientWatch) report(id uint64) {
+	w.mu.Lock()
+	c := w.conns[id]
+	w.mu.Unlock()
+	if c != nil {
+		c.departure.record()
+	}
+}
+
+// add begins to watch a connection, which ends with its descriptor. 0: it has none.
+func (w *clientWatch) add(c *clientConn) (id uint64, err error) {
+	conn := c.Conn
+	for { // under it perhaps TLS
+		around, is := conn.(interface{ NetConn() net.Conn })
+		if !is {
 			break
 		}
 		conn = around.NetConn()
 	}
-	sc, ok := conn.(syscall.Conn)
-	if !ok {
-		return func() bool { return false }
+	socket, is := conn.(syscall.Conn)
+	if !is {
+		return 0, nil
 	}
-	raw, err := sc.SyscallConn()
+	raw, err := socket.SyscallConn()
 	if err != nil {
-		return func() bool { return false }
+		return 0, err
 	}
-	// The deadline for reading the request would end the wait.
-	_ = conn.SetReadDeadline(time.Time{})
-	left := false
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		err := raw.Read(func(fd uintptr) bool {
-			left = peerClosed(int(fd))
-			return left // false: wait for the next event on the socket
-		})
-		if err == nil && left {
-			gone()
-		}
-	}()
-	return func() bool {
-		_ = conn.SetReadDeadline(time.Unix(1, 0)) // wakes the poller
-		<-done
-		_ = conn.SetReadDeadline(time.Time{})
-		return left
+	w.mu.Lock()
+	w.last++
+	id = w.last
+	w.conns[id] = c
+	w.mu.Unlock()
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		event := eventOf(id)
+		failed = w.control(int(fd), &event)
+	})
+	if err = errors.Join(err, failed); err != nil {
+		w.remove(id)
+		return 0, fmt.Errorf("watch a client: %w", err)
+	}
+	return id, nil
+}
+
+func (w *clientWatch) control(fd int, event *unix.EpollEvent) (err error) {
+	raw, err := w.epoll.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(epoll uintptr) { failed = unix.EpollCtl(int(epoll), unix.EPOLL_CTL_ADD, fd, event) })
+	return errors.Join(err, failed)
+}
+
+// remove forgets a connection that was closed.
+func (w *clientWatch) remove(id uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.conns, id)
+}
+
+// eventOf asks to hear once that the peer of a connection closes it.
+func eventOf(id uint64) unix.EpollEvent {
+	return unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(uint32(id)), Pad: int32(uint32(id >> 32))}
+}
+
+func idOf(e *unix.EpollEvent) uint64 { return uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32 }
+
+// departure is whether the client of a connection has left, and who wants to know.
+type departure struct {
+	mu   sync.Mutex // guards all below
+	id   uint64     // with the watch; 0: it is not watched yet
+	left bool
+	gone func() // nil: nobody wants to know
+}
+
+// record notes that the client has left. Who stops waiting waits for what is called here.
+func (d *departure) record() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.left = true
+	if d.gone != nil {
+		d.gone()
+		d.gone = nil
 	}
 }
 
-func peerClosed(fd int) bool {
-	for {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-		n, err := unix.Poll(fds, 0)
-		if err == unix.EINTR {
-			continue
-		}
-		return err == nil && n > 0 && fds[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0
+// watchClient calls gone once when the peer closes the connection, at once where it has. It costs nothing
+// while the peer stays, and from the second request on a connection next to nothing.
+//
+// stop ends the wait, also for gone to return, and reports whether the peer has left.
+func watchClient(conn net.Conn, gone func()) (stop func() (left bool)) {
+	c, is := conn.(*clientConn)
+	if !is {
+		return func() bool { return false }
+	}
+	c.watch()
+	d := &c.departure
+	d.mu.Lock()
+	d.gone = gone
+	left := d.left
+	d.mu.Unlock()
+	if left {
+		d.record()
+	}
+	return func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.gone = nil
+		return d.left
+	}
+}
+
+// watchID is the connection's with the watch, 0 without one.
+func (d *departure) watchID() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.id
+}
+
+// watch lets the listener watch the connection, which is of the goroutine that serves it.
+func (c *clientConn) watch() {
+	d := &c.departure
+	if d.watchID() != 0 {
+		return
+	}
+	w, err := c.listener.watchOf(c)
+	if err == nil && w != nil {
+		var id uint64
+		id, err = w.add(c) // which may report at once
+		d.mu.Lock()
+		d.id = id
+		d.mu.Unlock()
+	}
+	if err != nil {
+		c.listener.log.Warn("it will be noticed late when a client leaves", "error", err.Error())
 	}
 }

@@ -24,6 +24,8 @@ type listener struct {
 	mu      sync.Mutex // guards what follows
 	conns   map[*clientConn]struct{}
 	closing bool
+	closed  bool
+	clients *clientWatch // nil until a connection is watched, and when the last one is gone
 }
 
 func newListener(ln net.Listener, cfg Config, log *slog.Logger) *listener {
@@ -33,8 +35,43 @@ func newListener(ln net.Listener, cfg Config, log *slog.Logger) *listener {
 // Close ends Accept. fasthttp closes the listeners that it serves, and Shutdown all: the
 // second of them gets no error.
 func (l *listener) Close() error {
-	l.once.Do(func() { l.closeErr = l.Listener.Close() })
+	l.once.Do(func() {
+		l.closeErr = l.Listener.Close()
+		l.mu.Lock()
+		l.closed = true
+		l.mu.Unlock()
+		l.forget(nil)
+	})
 	return l.closeErr
+}
+
+// forget drops a connection that is closed, and with the last one of a closed listener the watch on them.
+func (l *listener) forget(c *clientConn) {
+	l.mu.Lock()
+	delete(l.conns, c)
+	watch := l.clients
+	if ends := l.closed && len(l.conns) == 0; ends {
+		l.clients = nil
+	}
+	ended := l.clients == nil
+	l.mu.Unlock()
+	switch {
+	case watch == nil:
+	case ended:
+		watch.close()
+	case c != nil:
+		watch.remove(c.departure.watchID())
+	}
+}
+
+// watchOf is the watch on connections, for one of them; nil for one that is closed.
+func (l *listener) watchOf(c *clientConn) (w *clientWatch, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, open := l.conns[c]; open && l.clients == nil {
+		l.clients, err = startClientWatch()
+	}
+	return l.clients, err
 }
 
 const (
@@ -97,6 +134,7 @@ type clientConn struct {
 	linger      atomic.Bool
 	ended       atomic.Bool // the client sends nothing more, and more was to be read
 	once        sync.Once
+	departure   departure
 	writeBy     time.Time // of the writer: the deadline that is set
 
 	framing framing
@@ -164,9 +202,7 @@ const (
 
 func (c *clientConn) Close() error {
 	c.once.Do(func() {
-		c.listener.mu.Lock()
-		delete(c.listener.conns, c)
-		c.listener.mu.Unlock()
+		c.listener.forget(c)
 		half, ok := c.Conn.(interface{ CloseWrite() error })
 		if ok && c.linger.Load() && half.CloseWrite() == nil {
 			_ = c.SetReadDeadline(time.Now().Add(lingerTime))

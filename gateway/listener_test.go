@@ -86,7 +86,7 @@ func pair(t *testing.T, cfg Config) (*listener, *clientConn, *net.TCPConn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _ = client.Close(), conn.Close() })
+	t.Cleanup(func() { _, _, _ = client.Close(), conn.Close(), l.Close() })
 	return l, conn.(*clientConn), client.(*net.TCPConn)
 }
 
@@ -255,6 +255,67 @@ func TestWatchClient(t *testing.T) {
 	defer func() { _, _ = ours.Close(), theirs.Close() }()
 	if watchClient(ours, func() { t.Error("what has no descriptor is not watched") })() {
 		t.Error("it has no descriptor")
+	}
+}
+
+// One watch tells the clients of a listener apart, also on descriptors that were another's, and says at once of
+// one that has left that it did. It ends with the last connection of a listener that is closed.
+func TestWatchClient_TellsConnectionsApart(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newListener(inner, DefaultConfig(), slog.New(slog.DiscardHandler))
+	type side struct {
+		server net.Conn
+		client *net.TCPConn
+	}
+	open := func() side {
+		client, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		server, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return side{server, client.(*net.TCPConn)}
+	}
+	first := open()
+	stay, leave := watchClient(first.server, func() { t.Error("it did not leave") }), make(chan struct{})
+	for range 20 { // whose descriptors are used again
+		c := open()
+		stop := watchClient(c.server, func() { leave <- struct{}{} })
+		_ = c.client.Close()
+		<-leave
+		if !stop() {
+			t.Error("it left")
+		}
+		again := false
+		watchClient(c.server, func() { again = true })
+		if !again {
+			t.Error("it has left, and that is not said")
+		}
+		_ = c.server.Close()
+	}
+	if stay() {
+		t.Error("the first one did not leave")
+	}
+	watch, late := l.clients, open()
+	_, _, _ = l.Close(), late.client.Close(), late.server.Close()
+	select {
+	case <-watch.ended:
+		t.Error("the watch ended before its last connection")
+	default:
+	}
+	_, _ = first.client.Close(), first.server.Close()
+	<-watch.ended
+	if len(watch.conns) > 1 {
+		t.Errorf("%d connections are known to it", len(watch.conns))
+	}
+	watchClient(late.server, func() { t.Error("a closed connection is not watched") })
+	if l.clients != nil {
+		t.Error("a watch began for a closed connection")
 	}
 }
 
