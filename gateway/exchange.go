@@ -37,6 +37,7 @@ type exchange struct {
 	charge  *access.QuotaCharge // nil until it is admitted
 	start   time.Time
 	conn    net.Conn
+	buffer  readBuffer      // of conn
 	ctx     context.Context // ends when the client leaves or the exchange is over
 	cancel  context.CancelFunc
 	span    trace.Span
@@ -138,6 +139,7 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if err != nil {
 		return nil, err
 	}
+	x.buffer = readBufferOf(x.conn, c.Context().RequestBodyStream(), &x.server.spare)
 	body, err := x.server.readBody(c)
 	if err != nil {
 		return nil, err
@@ -253,6 +255,7 @@ func (x *exchange) relay(c *fiber.Ctx, answer *pd.Answer) {
 		x.relayPlain(c, newRelay(x, answer))
 		return
 	}
+	x.buffer.lend()
 	c.Context().SetBodyStream(newRelay(x, answer), -1)
 }
 

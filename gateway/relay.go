@@ -172,6 +172,7 @@ func (r *relay) Close() error {
 		return nil
 	}
 	r.closed = true
+	r.x.buffer.takeBack()
 	defer r.account()
 	defer func() {
 		if caught := recover(); caught != nil {

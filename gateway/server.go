@@ -81,6 +81,7 @@ type Server struct {
 	app     *fiber.App
 
 	bodies   bodyBudget
+	spare    spareBuffers
 	decoding chan struct{} // as many as may decode bodies at once
 	observe  Observer
 	requests rate // answered
@@ -98,7 +99,7 @@ type Server struct {
 func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *Server {
 	s := &Server{
 		cfg: cfg, pd: o, fleet: o.Fleet, access: a, metrics: metrics, tracer: o.Tracer, log: o.Log, observe: func(Arrival) Observation { return unobserved{} },
-		bodies: bodyBudget{most: cfg.MaxArriving}, decoding: make(chan struct{}, runtime.GOMAXPROCS(0)),
+		bodies: bodyBudget{most: cfg.MaxArriving}, spare: spareBuffers{size: cfg.MaxHeader}, decoding: make(chan struct{}, runtime.GOMAXPROCS(0)),
 		tenants: tenantLabels{most: cfg.TenantLabels, named: make(map[string]bool)},
 	}
 	s.life, s.endLife = context.WithCancelCause(context.Background())
@@ -113,10 +114,11 @@ func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *S
 		ReduceMemoryUsage:     true, // else a request keeps the beginning of its body until the next one
 		// Forms would be read whole before a handler is called.
 		DisablePreParseMultipartForm: true,
-		// fasthttp has no larger head than its buffer, and keeps that for as long as a connection is open.
-		ReadBufferSize: cfg.MaxHeader,
-		ReadTimeout:    cfg.ReadTimeout,
-		IdleTimeout:    cfg.ConnIdle,
+		// fasthttp has no larger head than its buffer, and would keep that for as long as a stream is open.
+		ReadBufferSize:  cfg.MaxHeader,
+		WriteBufferSize: 2 << 10, // for some events of a stream; what is larger passes it by
+		ReadTimeout:     cfg.ReadTimeout,
+		IdleTimeout:     cfg.ConnIdle,
 		// One write deadline for a whole answer would cut every long stream;
 		// deadlines are set anew for each piece instead.
 		WriteTimeout: 0,
