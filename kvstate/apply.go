@@ -43,7 +43,8 @@ func (s *Source) reusable(e *event) bool {
 
 // fillsBlocks reports whether the event has as many tokens as its blocks take.
 func (e *event) fillsBlocks() bool {
-	return e.blockTokens > 0 && len(e.tokens)/e.blockTokens == len(e.hashes) && len(e.tokens)%e.blockTokens == 0
+	return e.blockTokens > 0 && len(e.tokens)/e.blockTokens == len(e.hashes) && len(e.tokens)%e.blockTokens == 0 &&
+		len(e.lookahead) <= min(maxLookahead, e.blockTokens)
 }
 
 func (s *Source) applyStored(e *event) {
@@ -65,7 +66,7 @@ func (s *Source) applyStored(e *event) {
 		s.drop(DropMalformed)
 		return
 	}
-	h := s.holderFor(e.group, e.blockTokens)
+	h := s.holderFor(e.group, e.form())
 	if h == nil {
 		s.drop(DropGroup)
 		return
@@ -78,14 +79,14 @@ func (s *Source) applyStored(e *event) {
 		}
 		own = h.nodes.node(parent).own
 	} else {
-		own = s.root(h.blockTokens, e)
+		own = s.root(e)
 	}
 	s.storeRun(e, h, tier, parent, own)
 }
 
 // storeRun stores the blocks of an event, each the parent of the next.
 func (s *Source) storeRun(e *event, h *holder, tier Tier, parent uint32, own Hash) {
-	extra := e.extraKeys(s.index.seed, !e.hasParent)
+	extra, covered := e.extraKeys(s.index.seed, !e.hasParent), e.covered()
 	s.owns = s.owns[:0]
 	for i := range e.hashes {
 		key, err := extra.next()
@@ -93,7 +94,7 @@ func (s *Source) storeRun(e *event, h *holder, tier Tier, parent uint32, own Has
 			s.drop(DropMalformed)
 			return
 		}
-		own = s.index.seed.Block(own, e.tokens[i*e.blockTokens:(i+1)*e.blockTokens], key)
+		own = s.index.seed.Block(own, covered[i*e.blockTokens:(i+1)*e.blockTokens], key)
 		s.owns = append(s.owns, own)
 	}
 	s.sink = h.warm(e.hashes, s.owns)
@@ -176,25 +177,25 @@ func (s *Source) holderOf(e *event, engine uint64) (*holder, uint32) {
 	return nil, 0
 }
 
-// holderFor returns the holder of a group with blocks of a size, a new one if need be;
+// holderFor returns the holder of a group with blocks of a form, a new one if need be;
 // nil if there are too many. A connector behind the engine may report larger blocks
 // than the engine itself.
-func (s *Source) holderFor(group, blockTokens int) *holder {
+func (s *Source) holderFor(group int, form blockForm) *holder {
 	for _, h := range s.holders {
-		if h.group == group && h.blockTokens == blockTokens {
+		if h.group == group && h.blockForm == form {
 			return h
 		}
 	}
 	if len(s.holders) == maxHolders {
 		return nil
 	}
-	s.holders = append(s.holders, s.newHolder(group, blockTokens))
+	s.holders = append(s.holders, s.newHolder(group, form))
 	return s.holders[len(s.holders)-1]
 }
 
-func (s *Source) newHolder(group, blockTokens int) *holder {
+func (s *Source) newHolder(group int, form blockForm) *holder {
 	number := s.model.join(member{
-		server: s.spec.Server, rank: s.spec.Rank, group: group, blockTokens: blockTokens, store: s.store,
+		server: s.spec.Server, rank: s.spec.Rank, group: group, blockForm: form, store: s.store,
 	})
-	return newHolder(group, blockTokens, number, &s.model.tiers, s.index.seed.place)
+	return newHolder(group, form, number, &s.model.tiers, s.index.seed.place)
 }

@@ -27,17 +27,17 @@ func (s *Source) applyPut(e *event, tier Tier) {
 		s.drop(DropMalformed)
 		return
 	}
-	h := s.holderFor(e.group, e.blockTokens)
+	h := s.holderFor(e.group, e.form())
 	if h == nil {
 		s.drop(DropGroup)
 		return
 	}
-	parent, own := uint32(0), s.root(h.blockTokens, e)
+	parent, own := uint32(0), s.root(e)
 	if e.hasParent {
 		parent = h.find(e.parent)
 		own = h.nodes.node(parent).own
 	}
-	extra := e.extraKeys(s.index.seed, !e.hasParent)
+	extra, covered := e.extraKeys(s.index.seed, !e.hasParent), e.covered()
 	for i, engine := range e.hashes {
 		key, err := extra.next()
 		if err != nil {
@@ -50,7 +50,7 @@ func (s *Source) applyPut(e *event, tier Tier) {
 				s.drop(DropParent)
 				return
 			}
-			own = s.index.seed.Block(own, e.tokens[i*e.blockTokens:(i+1)*e.blockTokens], key)
+			own = s.index.seed.Block(own, covered[i*e.blockTokens:(i+1)*e.blockTokens], key)
 			if node, _ = h.store(parent, engine, own, nowhere, s.age); node == 0 {
 				s.drop(DropFull)
 				return

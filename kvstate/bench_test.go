@@ -127,8 +127,8 @@ func BenchmarkMatch(b *testing.B) {
 			name := fmt.Sprintf("servers=%d/%s", servers, pattern)
 			f := newFleet(b, servers)
 			m := f.sources[0].model
+			whole := chain{blockForm{blockTokens: 16}, 0, n}
 			chain := f.ix.seed.Chain(nil, f.ix.seed.Root("m", 16, ""), tokens, 16, 0)
-			whole := struct{ blockTokens, from, to int }{16, 0, n}
 			plain := &goMap{}
 			for i, l := range lengths(pattern, servers, n) {
 				f.hold(i, chain[:l])

@@ -1,6 +1,8 @@
 package kvstate
 
 import (
+	"slices"
+
 	"github.com/tinylib/msgp/msgp"
 )
 
@@ -16,7 +18,8 @@ type wireEvent struct {
 	extra   [][]string // by block
 	group   int
 	spec    string
-	where   string // locality
+	where   string   // locality
+	behind  []uint32 // lookahead_token_ids
 }
 
 // wireForm is one of the forms in which engines write hashes and events.
@@ -60,6 +63,24 @@ func (f wireForm) located(fields []wireField, where string) []wireField {
 	return append(fields, wireField{"locality", text(where), true})
 }
 
+// lookahead adds the tokens behind each block, where there are some.
+func (e wireEvent) lookahead(f wireForm, fields []wireField) []wireField {
+	if e.behind == nil || !f.maps {
+		return fields
+	}
+	return append(fields, wireField{"lookahead_token_ids", func(b []byte) []byte {
+		all := slices.Concat(e.tokens, e.behind)
+		b = msgp.AppendArrayHeader(b, uint32(len(e.hashes)))
+		for i := range e.hashes {
+			b = msgp.AppendArrayHeader(b, uint32(len(e.behind)))
+			for _, t := range all[(i+1)*e.size:][:len(e.behind)] {
+				b = msgp.AppendUint32(b, t)
+			}
+		}
+		return b
+	}, true})
+}
+
 func (e wireEvent) fields(f wireForm) []wireField {
 	hashes := wireField{"block_hashes", func(b []byte) []byte {
 		b = msgp.AppendArrayHeader(b, uint32(len(e.hashes)))
@@ -74,7 +95,7 @@ func (e wireEvent) fields(f wireForm) []wireField {
 	case "BlockRemoved":
 		return f.located([]wireField{hashes, medium, group}, e.where)
 	case "BlockStored":
-		return f.located([]wireField{
+		return e.lookahead(f, f.located([]wireField{
 			hashes,
 			{"parent_block_hash", func(b []byte) []byte {
 				if e.parent == 0 {
@@ -113,7 +134,7 @@ func (e wireEvent) fields(f wireForm) []wireField {
 			group,
 			{"kv_cache_spec_kind", text(e.spec), true},
 			{"kv_cache_spec_sliding_window", msgp.AppendNil, true},
-		}, e.where)
+		}, e.where))
 	}
 	return nil
 }

@@ -40,13 +40,14 @@ type event struct {
 	hasParent   bool
 	tokens      []uint32
 	blockTokens int
-	adapter     []byte // name; empty: none
-	adapterID   int64  // of engines that report no name; -1: none
-	salt        []byte // beside the extra keys
-	medium      []byte // empty: not reported
-	remote      bool   // in a place that is not the engine's own machine
-	local       bool   // said not to be
-	extra       []byte // one msgpack array, nil or a list of keys for each block; empty: not reported
+	lookahead   []uint32 // behind the last block: the engine's hashes cover so many more tokens
+	adapter     []byte   // name; empty: none
+	adapterID   int64    // of engines that report no name; -1: none
+	salt        []byte   // beside the extra keys
+	medium      []byte   // empty: not reported
+	remote      bool     // in a place that is not the engine's own machine
+	local       bool     // said not to be
+	extra       []byte   // one msgpack array, nil or a list of keys for each block; empty: not reported
 	group       int
 	groupKnown  bool
 	spec        []byte // kind of the KV cache group; empty: not reported

@@ -516,6 +516,10 @@ func FuzzSource(f *testing.F) {
 	for _, form := range []wireForm{{}, {maps: true}, {hashes: "bin"}, {maps: true, hashes: "int", short: true}} {
 		f.Add(good(form), uint64(1))
 	}
+	for _, name := range []string{"stored", "pairs"} {
+		f.Add(writtenBySGLang(f, name), uint64(1))
+	}
+	f.Add(wireBatch(wireForm{maps: true}, 17, ahead(1, count(0, 50), 2)), uint64(1))
 	f.Fuzz(func(t *testing.T, payload []byte, seq uint64) {
 		ix, s := opened(t, Spec{})
 		s.ApplyLive(Message{Seq: 0, Payload: good(wireForm{})})

@@ -3,12 +3,12 @@ package kvstate
 import "github.com/tinylib/msgp/msgp"
 
 // root is the parent of the first blocks of an event.
-func (s *Source) root(blockTokens int, e *event) Hash {
+func (s *Source) root(e *event) Hash {
 	adapter := string(e.adapter)
 	if adapter == "" && e.adapterID >= 0 {
 		adapter = "\x00" + string(msgp.AppendInt64(nil, e.adapterID)) // no prompt names it so
 	}
-	return s.index.seed.Root(s.model.name, blockTokens, adapter)
+	return e.form().root(s.index.seed, s.model.name, adapter, e.tokens)
 }
 
 // extraKeys walks over the extra keys of an event's blocks.

@@ -28,9 +28,17 @@ func (b *batch) decodeField(name string, p []byte, e *event) (rest []byte, err e
 	case "parent_block_hash":
 		e.parent, e.hasParent, rest, err = decodeParent(p)
 	case "token_ids":
+		if isPairs(p) {
+			return b.decodePairs(p, e)
+		}
 		e.tokens, rest, err = b.decodeTokens(p)
 	case "block_size":
 		e.blockTokens, rest, err = decodeSmall(p)
+	case "lookahead_token_ids":
+		if msgp.IsNil(p) {
+			return msgp.ReadNilBytes(p)
+		}
+		e.lookahead, rest, err = b.decodeLookahead(p)
 	case "lora_id":
 		e.adapterID, rest, err = decodeID(p)
 	case "lora_name":
@@ -173,6 +181,59 @@ func (b *batch) decodeTokens(p []byte) (tokens []uint32, rest []byte, err error)
 	}
 	b.tokens = out
 	return out[from:len(out):len(out)], p, nil
+}
+
+// isPairs reports whether an array's first element is one itself.
+func isPairs(p []byte) bool {
+	n, p, err := msgp.ReadArrayHeaderBytes(p)
+	return err == nil && n > 0 && msgp.NextType(p) == msgp.ArrayType
+}
+
+// decodePairs reads tokens of which each is written with the one behind it, as SGLang does for draft
+// models that read it (EAGLE, MTP: "bigram" pages in mem_cache/events.py).
+func (b *batch) decodePairs(p []byte, e *event) (rest []byte, err error) {
+	n, p, err := msgp.ReadArrayHeaderBytes(p)
+	if err != nil {
+		return nil, err
+	}
+	from := len(b.tokens)
+	for i := range n {
+		var fields, token, behind uint32
+		if fields, p, err = msgp.ReadArrayHeaderBytes(p); err != nil || fields != 2 {
+			return nil, errEvent
+		}
+		if token, p, err = msgp.ReadUint32Bytes(p); err != nil {
+			return nil, err
+		}
+		if behind, p, err = msgp.ReadUint32Bytes(p); err != nil {
+			return nil, err
+		}
+		switch {
+		case i == 0:
+			b.tokens = append(b.tokens, token)
+		case b.tokens[len(b.tokens)-1] != token:
+			return nil, errEvent
+		}
+		b.tokens = append(b.tokens, behind)
+	}
+	all := b.tokens[from:len(b.tokens):len(b.tokens)]
+	e.tokens, e.lookahead = all[:n], all[n:]
+	return p, nil
+}
+
+// decodeLookahead reads the tokens behind each block, of which those behind the last count: the
+// others are the beginnings of the next blocks.
+func (b *batch) decodeLookahead(p []byte) (behind []uint32, rest []byte, err error) {
+	n, p, err := msgp.ReadArrayHeaderBytes(p)
+	if err != nil {
+		return nil, nil, err
+	}
+	for range n {
+		if behind, p, err = b.decodeTokens(p); err != nil {
+			return nil, nil, err
+		}
+	}
+	return behind, p, nil
 }
 
 // decodeSmall reads a number that fits a size or an index.

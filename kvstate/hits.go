@@ -20,8 +20,11 @@ type Hits struct {
 	best         [tiers]int      // tokens that the best server holds, by tier
 }
 
-// chain is the hashes from..to of Hits for one block size.
-type chain struct{ blockTokens, from, to int }
+// chain is the hashes from..to of Hits for one form of blocks.
+type chain struct {
+	blockForm
+	from, to int
+}
 
 // Held returns what a server holds, nothing for one that is not known; of one that has published
 // nothing yet, what the store has that it names. Where several
@@ -151,6 +154,7 @@ func (h *Hits) prefix(holder *held) found {
 // Chain is the hashes of a prompt's whole blocks, for servers with one block size.
 type Chain struct {
 	BlockTokens int
+	Lookahead   int // tokens behind a block that its hash covers besides
 	Hashes      []Hash
 }
 
@@ -160,7 +164,7 @@ type Chain struct {
 func (h *Hits) Chains() []Chain {
 	all := make([]Chain, len(h.chains))
 	for i, c := range h.chains {
-		all[i] = Chain{c.blockTokens, h.hashes[c.from:c.to]}
+		all[i] = Chain{c.blockTokens, c.lookahead, h.hashes[c.from:c.to]}
 	}
 	return all
 }
@@ -193,15 +197,15 @@ func (h *Hits) extends(at *held, by *Hits) bool {
 	if h.countGuesses {
 		has = max(has, int(h.prefixes[at.number][guessed]))
 	}
-	mine, theirs := h.chainOf(at.blockTokens), by.chainOf(at.blockTokens)
+	mine, theirs := h.chainOf(at.blockForm), by.chainOf(at.blockForm)
 	// A block's hash is that of all the tokens up to its end.
 	return has < len(mine) && has < len(theirs) && mine[has] == theirs[has]
 }
 
-// chainOf is the hashes for one block size, nil if there is none.
-func (h *Hits) chainOf(blockTokens int) []Hash {
+// chainOf is the hashes for one form of blocks, nil if there is none.
+func (h *Hits) chainOf(form blockForm) []Hash {
 	for _, c := range h.chains {
-		if c.blockTokens == blockTokens {
+		if c.blockForm == form {
 			return h.hashes[c.from:c.to]
 		}
 	}

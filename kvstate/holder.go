@@ -10,10 +10,10 @@ package kvstate
 // return when the head does. A step down or up is a walk over the blocks behind; evicting a
 // chain head by head walks it once.
 type holder struct {
-	group       int
-	blockTokens int
-	number      int // bit in the tier indexes
-	tiers       *[tiers]*tierIndex
+	group int
+	blockForm
+	number int // bit in the tier indexes
+	tiers  *[tiers]*tierIndex
 
 	nodes        arena
 	byEngineHash hashTable
@@ -29,9 +29,9 @@ type onTier struct {
 	level Tier
 }
 
-func newHolder(group, blockTokens, number int, indexes *[tiers]*tierIndex, key uint64) *holder {
+func newHolder(group int, form blockForm, number int, indexes *[tiers]*tierIndex, key uint64) *holder {
 	return &holder{
-		group: group, blockTokens: blockTokens, number: number, tiers: indexes,
+		group: group, blockForm: form, number: number, tiers: indexes,
 		nodes: newArena(), byEngineHash: hashTable{key: key},
 	}
 }

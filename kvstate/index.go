@@ -63,7 +63,7 @@ func (ix *Index) Rematch(h *Hits) bool {
 		return false
 	}
 	for i := range view.sizes {
-		if view.sizes[i].tokens != h.chains[i].blockTokens {
+		if view.sizes[i].blockForm != h.chains[i].blockForm {
 			return false
 		}
 	}
@@ -85,11 +85,11 @@ func (ix *Index) MatchChains(model string, promptTokens int, chains []Chain, h *
 	for i := range view.sizes {
 		from := len(h.hashes)
 		for _, c := range chains {
-			if c.BlockTokens == view.sizes[i].tokens {
+			if view.sizes[i].blockForm == (blockForm{c.BlockTokens, c.Lookahead}) {
 				h.hashes = append(h.hashes, c.Hashes...)
 			}
 		}
-		h.chains = append(h.chains, chain{view.sizes[i].tokens, from, len(h.hashes)})
+		h.chains = append(h.chains, chain{view.sizes[i].blockForm, from, len(h.hashes)})
 	}
 	m.matchChains(view, h)
 	m.counts.recordMatch(h)
@@ -122,7 +122,7 @@ func (ix *Index) CountsGuesses() bool { return ix.cfg.CountGuesses }
 // missing is the whole blocks of so many leading tokens of the prompt that a holder does not have on
 // its GPU.
 func (h *Hits) missing(of held, tokens int) []Hash {
-	chain := h.chainOf(of.blockTokens)
+	chain := h.chainOf(of.blockForm)
 	chain = chain[:min(len(chain), tokens/of.blockTokens)]
 	return chain[min(len(chain), int(h.prefixes[of.number][GPU])):]
 }

@@ -105,6 +105,7 @@ func BenchmarkMatchUnderIngest(b *testing.B) {
 		each += l
 	}
 	queries := held * 3 / 4 / each
+	whole := chain{blockForm{blockTokens: 16}, 0, n}
 	chain := make([]Hash, n)
 	ask := func(q int) {
 		r := rand.New(rand.NewPCG(uint64(q), 3))
@@ -141,7 +142,7 @@ func BenchmarkMatchUnderIngest(b *testing.B) {
 					ask(q)
 					h.reset(16*n, false)
 					h.hashes = append(h.hashes, chain...)
-					h.chains = append(h.chains, struct{ blockTokens, from, to int }{16, 0, n})
+					h.chains = append(h.chains, whole)
 					at := time.Now()
 					m.matchChains(m.view.Load(), &h)
 					if i >= 100 {

@@ -8,8 +8,9 @@ import "encoding/binary"
 // Operations, numbers as uvarint unless noted, hashes in 8 bytes,
 // little-endian:
 //
-//	store    group, tokens of a block, tier (1 byte), 1 and the parent's engine hash or 0,
-//	         count, then for each block of the run its engine hash and its own
+//	store    group, tokens of a block, tier (4 bits) below the lookahead (4 bits), 1 and the
+//	         parent's engine hash or 0, count, then for each block of the run its engine hash
+//	         and its own
 //	hold     group, tokens of a block, tier, count, engine hashes: one more copy of each
 //	release  likewise: one copy less
 //	clear    tier: no copies in it any more
@@ -79,7 +80,7 @@ func (j *journal) start(op byte, h *holder, tier Tier) {
 	j.op, j.holder, j.tier, j.entries, j.hashes = op, h, tier, 0, j.hashes[:0]
 	j.head = binary.AppendUvarint(j.head[:0], uint64(h.group))
 	j.head = binary.AppendUvarint(j.head, uint64(h.blockTokens))
-	j.head = append(j.head, byte(tier))
+	j.head = append(j.head, byte(tier)+byte(h.lookahead)*(maxLookahead+1))
 }
 
 // end writes down what was begun.

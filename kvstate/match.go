@@ -109,10 +109,10 @@ func (s *search) bits(tier Tier, block int) uint64 {
 func (m *model) match(p *Prompt, seed *Seed, h *Hits) {
 	view := m.view.Load()
 	for i := range view.sizes {
-		size := view.sizes[i].tokens
+		form := view.sizes[i].blockForm
 		from := len(h.hashes)
-		h.hashes = p.appendChain(h.hashes, seed, size)
-		h.chains = append(h.chains, chain{size, from, len(h.hashes)})
+		h.hashes = p.appendChain(h.hashes, seed, form)
+		h.chains = append(h.chains, chain{form, from, len(h.hashes)})
 	}
 	m.matchChains(view, h)
 }
@@ -136,7 +136,7 @@ func (m *model) matchChains(view *memberTable, h *Hits) {
 			}
 		}
 		for _, st := range view.stores {
-			run := storeRun{store: st, blockTokens: c.blockTokens, end: st.end(s.chain, 0)}
+			run := storeRun{store: st, blockForm: c.blockForm, end: st.end(s.chain, 0)}
 			h.runs = append(h.runs, run)
 			for t := st.tier; t < tiers; t++ {
 				h.best[t] = max(h.best[t], run.end*c.blockTokens)

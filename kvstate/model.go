@@ -24,11 +24,11 @@ type model struct {
 
 // member is a holder as the model knows it.
 type member struct {
-	server      string
-	rank        int
-	group       int
-	blockTokens int
-	store       *store // nil: none
+	server string
+	rank   int
+	group  int
+	blockForm
+	store *store // nil: none
 }
 
 func newModel(name string, cfg *Config) *model {
@@ -127,9 +127,9 @@ type memberTable struct {
 	sharing map[string]*store // by server
 }
 
-// blockSize is one block size and the holders that use it.
+// blockSize is one form of blocks and the holders that use it.
 type blockSize struct {
-	tokens  int
+	blockForm
 	holders []uint64
 }
 
@@ -145,11 +145,11 @@ type group struct {
 	holders []held
 }
 
-// held is a holder and its block size.
+// held is a holder and the form of its blocks.
 type held struct {
-	number      int
-	blockTokens int
-	store       *store
+	number int
+	blockForm
+	store *store
 }
 
 func newMemberTable(members []*member, sharing map[SourceID]*store) *memberTable {
@@ -162,14 +162,14 @@ func newMemberTable(members []*member, sharing map[SourceID]*store) *memberTable
 		if m == nil {
 			continue
 		}
-		size := slices.IndexFunc(r.sizes, func(s blockSize) bool { return s.tokens == m.blockTokens })
+		size := slices.IndexFunc(r.sizes, func(s blockSize) bool { return s.blockForm == m.blockForm })
 		if size < 0 {
 			size = len(r.sizes)
-			r.sizes = append(r.sizes, blockSize{m.blockTokens, make([]uint64, r.words)})
+			r.sizes = append(r.sizes, blockSize{m.blockForm, make([]uint64, r.words)})
 		}
 		r.sizes[size].holders[number/64] |= 1 << (number % 64)
 
-		r.servers[m.server] = addTo(r.servers[m.server], m, held{number, m.blockTokens, m.store})
+		r.servers[m.server] = addTo(r.servers[m.server], m, held{number, m.blockForm, m.store})
 		if m.store != nil {
 			r.addStore(m.store)
 		}

@@ -84,11 +84,12 @@ func (s *Source) applyOps(data []byte) error {
 
 // opHolder reads which holder and which tier an operation is about.
 func (s *Source) opHolder(o *ops) (*holder, Tier, error) {
-	group, blockTokens, tier := o.number(), o.number(), Tier(o.byte())
+	group, blockTokens, placed := o.number(), o.number(), o.byte()
+	tier := Tier(placed % (maxLookahead + 1))
 	if o.bad || tier > nowhere || blockTokens == 0 {
 		return nil, 0, fmt.Errorf("%w: holder", ErrDelta)
 	}
-	h := s.holderFor(group, blockTokens)
+	h := s.holderFor(group, blockForm{blockTokens, int(placed / (maxLookahead + 1))})
 	if h == nil {
 		return nil, 0, fmt.Errorf("%w: too many groups", ErrDelta)
 	}

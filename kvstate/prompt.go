@@ -20,19 +20,23 @@ type Medium struct {
 
 // appendChain appends the hashes of the prompt's whole blocks, up to the first medium
 // that is not known.
-func (p *Prompt) appendChain(dst []Hash, seed *Seed, blockTokens int) []Hash {
-	root := seed.Root(p.Model, blockTokens, p.Adapter)
+func (p *Prompt) appendChain(dst []Hash, seed *Seed, form blockForm) []Hash {
+	if len(p.Tokens) < form.lookahead {
+		return dst
+	}
+	root, blockTokens := form.root(seed, p.Model, p.Adapter, p.Tokens), form.blockTokens
+	covered := p.Tokens[form.lookahead:]
 	salt := uint64(0)
 	if p.Salt != "" {
 		salt = seed.Extra(p.Salt)
 	}
 	if len(p.Media) == 0 {
-		return seed.Chain(dst, root, p.Tokens, blockTokens, salt)
+		return seed.Chain(dst, root, covered, blockTokens, salt)
 	}
 	h, extra := root, salt
-	for from := 0; from+blockTokens <= len(p.Tokens); from += blockTokens {
+	for from := 0; from+blockTokens <= len(covered); from += blockTokens {
 		for _, m := range p.Media {
-			if m.Offset >= from+blockTokens || m.Offset+m.Length <= from {
+			if m.Offset >= from+blockTokens+form.lookahead || m.Offset+m.Length <= from {
 				continue
 			}
 			if m.Hash == "" {
@@ -40,7 +44,7 @@ func (p *Prompt) appendChain(dst []Hash, seed *Seed, blockTokens int) []Hash {
 			}
 			extra += seed.Extra(m.Hash)
 		}
-		h = seed.Block(h, p.Tokens[from:from+blockTokens], extra)
+		h = seed.Block(h, covered[from:from+blockTokens], extra)
 		dst = append(dst, h)
 		extra = 0
 	}

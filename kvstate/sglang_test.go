@@ -1,8 +1,13 @@
 package kvstate
 
 import (
+	"bytes"
 	"encoding/hex"
+	"os"
+	"strings"
 	"testing"
+
+	"github.com/tandem-gateway/tandem/kvstate/cached"
 )
 
 // batchBySGLang is a batch as the encoder of sglang 0.5.23 writes it (srt/disaggregation/kv_events.py,
@@ -26,18 +31,85 @@ func TestDecode_WhatSGLangWrites(t *testing.T) {
 	}
 }
 
-// A prompt's blocks are found as SGLang stored them, for its salt and adapter alone.
-func TestApply_WhatSGLangWrites(t *testing.T) {
-	payload, err := hex.DecodeString(batchBySGLang)
+// writtenBySGLang is a batch of testdata: what the recorder (srt/mem_cache/events.py) and the encoder of
+// sglang 0.5.23 make of nodes of its radix tree, with pages of two tokens. Only the hashes of the pages
+// are made otherwise, since the library that makes them needs a GPU's packages.
+func writtenBySGLang(t testing.TB, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile("testdata/sglang-0.5.23-" + name + ".hex")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ix, s := opened(t, Spec{})
-	s.ApplyLive(Message{Seq: 0, Payload: payload})
-	if n := s.State().Counts.Unreadable; n != 0 {
-		t.Errorf("%d batches were unreadable", n)
+	payload, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if got := holds(ix, Prompt{Tokens: []uint32{9, 10, 11}}); got != 0 { // all was cleared at last
-		t.Errorf("%d tokens are held", got)
+	return payload
+}
+
+// heldFrom is what an index that has received a batch of SGLang's holds of each prompt.
+func heldFrom(t *testing.T, name string, want map[*Prompt]cached.Tokens) {
+	t.Helper()
+	ix, s := opened(t, Spec{})
+	s.ApplyLive(Message{Payload: writtenBySGLang(t, name)})
+	if c := s.State().Counts; c.Unreadable != 0 || len(c.DropReasons()) != 0 {
+		t.Errorf("%d batches were unreadable, dropped %v", c.Unreadable, c.DropReasons())
+	}
+	for p, want := range want {
+		p.Model = "m"
+		var h Hits
+		if ix.Match(p, &h); h.Held("s") != want {
+			t.Errorf("%v of %q, %q: %+v held, want %+v", p.Tokens, p.Adapter, p.Salt, h.Held("s"), want)
+		}
+	}
+}
+
+// A prompt's blocks are found as SGLang stored them, for its salt and adapter alone, in the tiers that
+// are left.
+func TestApply_WhatSGLangWrites(t *testing.T) {
+	gpu := func(n int) cached.Tokens { return cached.Tokens{GPU: n, CPU: n, Disk: n} }
+	heldFrom(t, "stored", map[*Prompt]cached.Tokens{
+		{Tokens: count(1, 7), Adapter: "adapter", Salt: "tenant-a"}: gpu(6),
+		{Tokens: count(1, 7), Salt: "tenant-b"}:                     gpu(4),
+		{Tokens: count(1, 7), Adapter: "adapter"}:                   {},
+		{Tokens: count(1, 7), Salt: "tenant-a"}:                     {},
+		{Tokens: count(1, 7)}:                                       {},
+		{Tokens: count(9, 7)}:                                       gpu(4), // the third block was removed
+		{Tokens: count(9, 7), Salt: "tenant-a"}:                     {},
+		{Tokens: count(21, 3)}:                                      {CPU: 2, Disk: 2}, // evicted from the GPU
+	})
+}
+
+// With a draft model each token of a page is written with the next one: a prompt has the page only
+// where it goes on with the token behind it.
+func TestApply_WhatSGLangWritesForDraftModels(t *testing.T) {
+	gpu := func(n int) cached.Tokens { return cached.Tokens{GPU: n, CPU: n, Disk: n} }
+	heldFrom(t, "pairs", map[*Prompt]cached.Tokens{
+		{Tokens: count(1, 9), Salt: "tenant-a"}:                   gpu(6),
+		{Tokens: count(1, 7), Salt: "tenant-a"}:                   gpu(6),
+		{Tokens: count(1, 6), Salt: "tenant-a"}:                   gpu(4),
+		{Tokens: []uint32{1, 2, 3, 4, 5, 6, 8}, Salt: "tenant-a"}: gpu(4),
+		{Tokens: []uint32{1, 2, 3, 4, 5, 9, 7}, Salt: "tenant-a"}: gpu(4),
+		{Tokens: []uint32{1, 2, 3, 4, 9, 6, 7}, Salt: "tenant-a"}: gpu(2),
+		{Tokens: count(1, 9)}:                                     {},
+	})
+}
+
+// Pairs that do not follow each other, or are none, are of a form that is not known.
+func TestDecode_PairsThatDoNotFit(t *testing.T) {
+	good := writtenBySGLang(t, "pairs")
+	for name, x := range map[string][2]string{
+		"the second of a pair is not the next": {"\x92\x02\x03", "\x92\x09\x03"},
+		"three tokens":                         {"\x92\x05\x06\x92\x06\x07", "\x93\x05\x06\x06\x91\x07"},
+		"one token":                            {"\x92\x06\x07", "\x91\x06\x07"},
+		"no pair behind one":                   {"\x92\x06\x07", "\x07\xa1\x07"},
+		"no token":                             {"\x92\x06\x07", "\x92\xff\x07"},
+		"no token behind":                      {"\x92\x06\x07", "\x92\x06\xff"},
+	} {
+		var b batch
+		err := b.decode(bytes.Replace(good, []byte(x[0]), []byte(x[1]), 1))
+		if err == nil && (b.odd != 1 || len(b.events) != 0) {
+			t.Errorf("%s: %d events, %d odd", name, len(b.events), b.odd)
+		}
 	}
 }

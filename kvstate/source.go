@@ -50,7 +50,7 @@ func newSource(ix *Index, m *model, spec Spec) *Source {
 		s.store = m.share(spec.Store, spec.SourceID, &ix.cfg)
 	}
 	if spec.BlockTokens > 0 {
-		s.holderFor(0, spec.BlockTokens)
+		s.holderFor(0, blockForm{blockTokens: spec.BlockTokens})
 	}
 	return s
 }
@@ -255,7 +255,7 @@ func (s *Source) forgetBlocks() {
 	s.journal.clearAll()
 	s.dropHolders()
 	if s.spec.BlockTokens > 0 {
-		s.holderFor(0, s.spec.BlockTokens)
+		s.holderFor(0, blockForm{blockTokens: s.spec.BlockTokens})
 	}
 }
 

@@ -125,20 +125,20 @@ func (st *store) has(own Hash) bool {
 
 // storeRun is how many leading blocks of a match's chain a store has.
 type storeRun struct {
-	store       *store
-	blockTokens int
-	end         int
+	store *store
+	blockForm
+	end int
 }
 
 // withStore is how many leading tokens a holder has of the prompt with what its store has behind so
 // many of its own.
 func (h *Hits) withStore(holder *held, own int) int {
 	for i := range h.runs {
-		if run := &h.runs[i]; run.store == holder.store && run.blockTokens == holder.blockTokens {
+		if run := &h.runs[i]; run.store == holder.store && run.blockForm == holder.blockForm {
 			if own <= run.end {
 				return run.end
 			}
-			return holder.store.end(h.chainOf(holder.blockTokens), own)
+			return holder.store.end(h.chainOf(holder.blockForm), own)
 		}
 	}
 	return own
@@ -178,7 +178,7 @@ func (ix *Index) RecordCached(server string, h *Hits, cachedTokens int) {
 
 func (h *Hits) recordCached(holder *held, cachedTokens int) {
 	own, found := int(h.prefixes[holder.number][holder.store.tier]), cachedTokens/holder.blockTokens
-	claimed, chain := h.withStore(holder, own), h.chainOf(holder.blockTokens)
+	claimed, chain := h.withStore(holder, own), h.chainOf(holder.blockForm)
 	switch {
 	case claimed <= own || found < own: // of the store nothing was seen
 	case found+1 >= claimed: // of a prompt that is held whole the last block is computed again

@@ -56,7 +56,7 @@ func (ch *Chooser) remoteRequest(own *bindRequest) *leaderpb.RemoteRequest {
 	}
 	ch.Locality.match(own.prefix)
 	for _, c := range own.prefix.hits.Chains() {
-		chain := &leaderpb.Chain{BlockTokens: uint32(c.BlockTokens), Hashes: make([]uint64, len(c.Hashes))}
+		chain := &leaderpb.Chain{BlockTokens: uint32(c.BlockTokens), Lookahead: uint32(c.Lookahead), Hashes: make([]uint64, len(c.Hashes))}
 		for i, h := range c.Hashes {
 			chain.Hashes[i] = uint64(h)
 		}
@@ -140,7 +140,7 @@ func newRemoteRequest(r *leaderpb.RemoteRequest, now time.Time) *bindRequest {
 		own.prefix.tokens.Chunks = append(own.prefix.tokens.Chunks, tokens.Chunk(c))
 	}
 	for _, c := range r.Chains {
-		chain := kvstate.Chain{BlockTokens: int(c.BlockTokens), Hashes: make([]kvstate.Hash, len(c.Hashes))}
+		chain := kvstate.Chain{BlockTokens: int(c.BlockTokens), Lookahead: int(c.Lookahead), Hashes: make([]kvstate.Hash, len(c.Hashes))}
 		for i, h := range c.Hashes {
 			chain.Hashes[i] = kvstate.Hash(h)
 		}

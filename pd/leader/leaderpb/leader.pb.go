@@ -581,6 +581,7 @@ type Chain struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	BlockTokens   uint32                 `protobuf:"varint,1,opt,name=block_tokens,json=blockTokens,proto3" json:"block_tokens,omitempty"`
 	Hashes        []uint64               `protobuf:"fixed64,2,rep,packed,name=hashes,proto3" json:"hashes,omitempty"`
+	Lookahead     uint32                 `protobuf:"varint,3,opt,name=lookahead,proto3" json:"lookahead,omitempty"` // tokens behind a block that its hash covers besides
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -627,6 +628,13 @@ func (x *Chain) GetHashes() []uint64 {
 		return x.Hashes
 	}
 	return nil
+}
+
+func (x *Chain) GetLookahead() uint32 {
+	if x != nil {
+		return x.Lookahead
+	}
+	return 0
 }
 
 type Cancel struct {
@@ -976,10 +984,11 @@ const file_leader_proto_rawDesc = "" +
 	"\x06tokens\x18\x03 \x01(\rR\x06tokens\"8\n" +
 	"\x04Home\x12\x18\n" +
 	"\aprefill\x18\x01 \x01(\tR\aprefill\x12\x16\n" +
-	"\x06decode\x18\x02 \x01(\tR\x06decode\"B\n" +
+	"\x06decode\x18\x02 \x01(\tR\x06decode\"`\n" +
 	"\x05Chain\x12!\n" +
 	"\fblock_tokens\x18\x01 \x01(\rR\vblockTokens\x12\x16\n" +
-	"\x06hashes\x18\x02 \x03(\x06R\x06hashes\"\x18\n" +
+	"\x06hashes\x18\x02 \x03(\x06R\x06hashes\x12\x1c\n" +
+	"\tlookahead\x18\x03 \x01(\rR\tlookahead\"\x18\n" +
 	"\x06Cancel\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\"-\n" +
 	"\x05Taken\x12\x0e\n" +
