@@ -30,7 +30,8 @@ preStop:
 {{- $base = "'$((5557 - first))'" }}
 {{- $replay = "'$((5657 - first))'" }}
 {{- end }}
-{{- $transfer := `{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_load_failure_policy":"fail"}` }}
+{{- $sends := ternary "kv_producer" "kv_consumer" (eq $p.role "prefill") }}
+{{- $transfer := printf `{"kv_connector":"NixlConnector","kv_role":"%s","kv_load_failure_policy":"fail"}` $sends }}
 {{- $events := printf `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s","topic":"kv-events"}` $base $replay }}
 {{- if $grouped }}
 # Each pod serves its own ranks; all step together.
@@ -53,7 +54,7 @@ args:
   - --model={{ $p.model }}
   - --port=8000
   {{- if ne $p.role "both" }}
-  # Any server can be prefill or decode: kv_role has no meaning for NIXL. "fail" lets the gateway
+  # vLLM 0.33 warns of kv_both; a server has the role of its pool. "fail" lets the gateway
   # try elsewhere; "recompute" would stall decode in silence.
   - --kv-transfer-config={{ $transfer }}
   {{- end }}

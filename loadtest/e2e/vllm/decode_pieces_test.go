@@ -11,7 +11,7 @@ import (
 // TestDecodePieces: a decode server that has no prefill server computes prompts of up to 6,500 tokens in
 // pieces. It computes no token twice, and says what it says of a prompt that it computes whole.
 func TestDecodePieces(t *testing.T) {
-	d := launch(t, "decode", "--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_consumer","kv_buffer_device":"cpu"}`)
+	d := launch(t, "decode")
 	d.waitUntilUp(t)
 	g := startGateway(t, nil, []*engine{d}, "decode-pieces: 400ms")
 	process.WaitFor(t, g.process, "the gateway to see the engine", process.ReadyWithin, func() error {

@@ -27,7 +27,8 @@ type engine struct {
 	ranks          int    // data-parallel ones behind its address; 0: it has none
 }
 
-// launch starts an engine without waiting for it, with more arguments if need be.
+// launch starts an engine without waiting for it, with more arguments if need be. One whose name begins
+// with "prefill" sends KV, the others receive it.
 func launch(t *testing.T, name string, more ...string) *engine {
 	t.Helper()
 	vllm := filepath.Join(process.Root(t), ".cache", "vllm")
@@ -39,12 +40,16 @@ func launch(t *testing.T, name string, more ...string) *engine {
 		"VLLM_NIXL_SIDE_CHANNEL_HOST=127.0.0.1", "VLLM_NIXL_SIDE_CHANNEL_PORT=" + process.Port(t, side),
 		"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1",
 	}
+	role := "kv_consumer"
+	if strings.HasPrefix(name, "prefill") {
+		role = "kv_producer"
+	}
 	args := append([]string{"-m", "vllm.entrypoints.openai.api_server",
 		"--model", filepath.Join(vllm, "model"), "--served-model-name", model,
 		"--host", "127.0.0.1", "--port", process.Port(t, serve),
 		"--enforce-eager", "--max-model-len", "8192", "--max-num-seqs", "16", "--block-size", strconv.Itoa(kvBlock),
 		"--enable-prompt-tokens-details",
-		"--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_buffer_device":"cpu"}`,
+		"--kv-transfer-config", fmt.Sprintf(`{"kv_connector":"NixlConnector","kv_role":%q,"kv_buffer_device":"cpu"}`, role),
 		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s"}`,
 			process.Port(t, events), process.Port(t, replay))}, more...)
 	p := process.Start(t, env, name, filepath.Join(vllm, "bin", "python"), args...)

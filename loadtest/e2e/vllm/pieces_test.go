@@ -11,8 +11,8 @@ import (
 // TestPieces: prompts of up to 6,500 tokens in the smallest pieces, of 2,048. Prefill computes and decode pulls
 // no token twice, and what is answered is what an engine says that had nothing of it.
 func TestPieces(t *testing.T) {
-	p := launch(t, "prefill", "--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_producer","kv_buffer_device":"cpu"}`)
-	d := launch(t, "decode", "--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_consumer","kv_buffer_device":"cpu"}`)
+	p := launch(t, "prefill")
+	d := launch(t, "decode")
 	p.waitUntilUp(t)
 	d.waitUntilUp(t)
 	g := startGateway(t, []*engine{p}, []*engine{d}, "pairs-first: true", "prefill-pieces: 1ms")

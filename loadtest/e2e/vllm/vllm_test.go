@@ -17,8 +17,8 @@ import (
 // TestVLLM: a gateway in front of two prefill and two decode servers of vLLM.
 func TestVLLM(t *testing.T) {
 	var engines []*engine
-	for i := range 4 {
-		engines = append(engines, launch(t, fmt.Sprintf("vLLM %d", i)))
+	for _, name := range []string{"prefill 0", "prefill 1", "decode 0", "decode 1"} {
+		engines = append(engines, launch(t, name))
 	}
 	began := time.Now()
 	for _, e := range engines {
