@@ -434,3 +434,32 @@ func TestSGLang_ABusySchedulerIsNotDown(t *testing.T) {
 		})
 	}
 }
+
+// An SGLang with encoder servers (--language-only --encoder-urls) brings what they made of an image to
+// its language servers by itself: both legs have to get the client's messages byte for byte.
+func TestSGLang_ImagesReachBothLegsAsTheyWere(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})
+	messages := `[{"role":"user","content":[{"type":"image_url", "image_url":{"url":"data:image/png;base64,aGFyYm91cg==","detail":"low"}},` +
+		`{"type":"text","text":"` + longPrompt + `"}]}]`
+	for _, stream := range []string{"", `,"stream":true`} {
+		got := c.post("/v1/chat/completions", `{"model":"test-model","max_tokens":9,"messages":`+messages+stream+`}`)
+		if got.status != 200 || got.err != nil || got.header.Get("X-Tandem-Prefill") == "" {
+			t.Fatalf("%d %v, prefilled by %q: %.300s", got.status, got.err, got.header.Get("X-Tandem-Prefill"), got.body)
+		}
+	}
+	for leg, e := range map[string]*engine.Engine{"prefill": c.prefill[0], "decode": c.decode[0]} {
+		n := 0
+		for _, r := range e.State().Requests {
+			if r.Path != "/v1/chat/completions" {
+				continue
+			}
+			if n++; gjson.Get(r.Body, "messages").Raw != messages {
+				t.Errorf("%s received %.300s", leg, r.Body)
+			}
+		}
+		if n != 2 {
+			t.Errorf("%s received %d chats", leg, n)
+		}
+	}
+}
