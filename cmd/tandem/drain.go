@@ -104,12 +104,12 @@ func awaitDrained(ctx context.Context, admin adminport.Port, server string, out 
 			return nil
 		}
 		if left != last {
-			_, _ = fmt.Fprintf(out, "%s has %d requests\n", server, left)
+			_, _ = fmt.Fprintf(out, "%s has requests: %d\n", server, left)
 		}
 		last = left
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s has %d requests still: %w", server, left, ctx.Err())
+			return fmt.Errorf("%s has requests still: %d: %w", server, left, ctx.Err())
 		case <-ticker.C:
 		}
 	}

@@ -41,7 +41,7 @@ func TestDrain_WaitsForTheLastRequest(t *testing.T) {
 	if err != nil || asked.Load() != 3 || !drained.Load() {
 		t.Errorf("%v after %d looks, drained: %v", err, asked.Load(), drained.Load())
 	}
-	if want := "10.0.0.1:8000/dp1 has 2 requests\n10.0.0.1:8000/dp1 has 1 requests\n10.0.0.1:8000/dp1 has no request any more\n"; out != want {
+	if want := "10.0.0.1:8000/dp1 has requests: 2\n10.0.0.1:8000/dp1 has requests: 1\n10.0.0.1:8000/dp1 has no request any more\n"; out != want {
 		t.Errorf("it says %q", out)
 	}
 }
