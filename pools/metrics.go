@@ -35,7 +35,7 @@ var (
 	ejectionsDesc = prometheus.NewDesc("tandem_breaker_ejections_total",
 		"Times that the breaker ejected the server for a leg.", legLabels, nil)
 	probeRequestsDesc = prometheus.NewDesc("tandem_probe_requests_total",
-		"Generations of the gateway's own that proved a server for a leg, or did not, by outcome (passed, failed).",
+		"Generations of the gateway's own that proved a server for a leg, or did not, by outcome (passed, failed). Absent before the first.",
 		[]string{"server", "leg", "outcome"}, nil)
 	inFlightDesc = prometheus.NewDesc("tandem_server_in_flight_requests",
 		"Requests that this gateway has on the server, by leg.", legLabels, nil)
@@ -172,8 +172,10 @@ func (s *Server) collectLeg(out samples, leg Role, spared map[*breaker.Breaker]b
 	out.gauge(breakerDesc, breakerCodes[s.Breaker(leg, now)], s.id, leg.String())
 	out.gauge(wouldEjectDesc, oneIf(spared[b]), s.id, leg.String())
 	out.counter(ejectionsDesc, counts.Ejections, s.id, leg.String())
-	out.counter(probeRequestsDesc, counts.ProbesPassed, s.id, leg.String(), "passed")
-	out.counter(probeRequestsDesc, counts.ProbesFailed, s.id, leg.String(), "failed")
+	if counts.ProbesPassed+counts.ProbesFailed > 0 {
+		out.counter(probeRequestsDesc, counts.ProbesPassed, s.id, leg.String(), "passed")
+		out.counter(probeRequestsDesc, counts.ProbesFailed, s.id, leg.String(), "failed")
+	}
 	out.gauge(inFlightDesc, float64(s.OwnInFlight(leg, now).Requests), s.id, leg.String())
 }
 
