@@ -2,7 +2,7 @@ package kvstate
 
 // isInStore reports whether an event is about a store outside the engine, and not about the
 // engine's own memory or disk: where it says so; where the medium is "cpu", as vLLM's
-// MooncakeStoreConnector (0.32, mooncake/store/worker.py) and LMCache (v1/cache_engine.py) write it,
+// MooncakeStoreConnector (0.32, 0.33: mooncake/store/worker.py) and LMCache (v1/cache_engine.py) write it,
 // which say what they put and never what is forgotten (an engine's own memory is "CPU"); and what a
 // server that names its store has on a disk that it does not call local.
 func (s *Source) isInStore(e *event, tier Tier) bool {

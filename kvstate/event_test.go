@@ -516,8 +516,8 @@ func FuzzSource(f *testing.F) {
 	for _, form := range []wireForm{{}, {maps: true}, {hashes: "bin"}, {maps: true, hashes: "int", short: true}} {
 		f.Add(good(form), uint64(1))
 	}
-	for _, name := range []string{"stored", "pairs"} {
-		f.Add(writtenBySGLang(f, name), uint64(1))
+	for _, name := range []string{"sglang-0.5.23-stored", "sglang-0.5.23-pairs", "vllm-0.33.0-lookahead", "vllm-0.33.0-mooncake"} {
+		f.Add(written(f, name), uint64(1))
 	}
 	f.Add(wireBatch(wireForm{maps: true}, 17, ahead(1, count(0, 50), 2)), uint64(1))
 	f.Fuzz(func(t *testing.T, payload []byte, seq uint64) {

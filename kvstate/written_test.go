@@ -31,12 +31,12 @@ func TestDecode_WhatSGLangWrites(t *testing.T) {
 	}
 }
 
-// writtenBySGLang is a batch of testdata: what the recorder (srt/mem_cache/events.py) and the encoder of
-// sglang 0.5.23 make of nodes of its radix tree, with pages of two tokens. Only the hashes of the pages
-// are made otherwise, since the library that makes them needs a GPU's packages.
-func writtenBySGLang(t testing.TB, name string) []byte {
+// written is a batch of testdata, as an engine's own encoder wrote it. SGLang's are what its recorder
+// (srt/mem_cache/events.py) makes of nodes of its radix tree, with pages of two tokens; only the hashes
+// of the pages are made otherwise, since the library that makes them needs a GPU's packages.
+func written(t testing.TB, name string) []byte {
 	t.Helper()
-	text, err := os.ReadFile("testdata/sglang-0.5.23-" + name + ".hex")
+	text, err := os.ReadFile("testdata/" + name + ".hex")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,11 +47,11 @@ func writtenBySGLang(t testing.TB, name string) []byte {
 	return payload
 }
 
-// heldFrom is what an index that has received a batch of SGLang's holds of each prompt.
+// heldFrom is what an index that has received a batch of an engine's holds of each prompt.
 func heldFrom(t *testing.T, name string, want map[*Prompt]cached.Tokens) {
 	t.Helper()
-	ix, s := opened(t, Spec{})
-	s.ApplyLive(Message{Payload: writtenBySGLang(t, name)})
+	ix, s := opened(t, Spec{Store: "pool"})
+	s.ApplyLive(Message{Payload: written(t, name)})
 	if c := s.State().Counts; c.Unreadable != 0 || len(c.DropReasons()) != 0 {
 		t.Errorf("%d batches were unreadable, dropped %v", c.Unreadable, c.DropReasons())
 	}
@@ -68,7 +68,7 @@ func heldFrom(t *testing.T, name string, want map[*Prompt]cached.Tokens) {
 // are left.
 func TestApply_WhatSGLangWrites(t *testing.T) {
 	gpu := func(n int) cached.Tokens { return cached.Tokens{GPU: n, CPU: n, Disk: n} }
-	heldFrom(t, "stored", map[*Prompt]cached.Tokens{
+	heldFrom(t, "sglang-0.5.23-stored", map[*Prompt]cached.Tokens{
 		{Tokens: count(1, 7), Adapter: "adapter", Salt: "tenant-a"}: gpu(6),
 		{Tokens: count(1, 7), Salt: "tenant-b"}:                     gpu(4),
 		{Tokens: count(1, 7), Adapter: "adapter"}:                   {},
@@ -84,7 +84,7 @@ func TestApply_WhatSGLangWrites(t *testing.T) {
 // where it goes on with the token behind it.
 func TestApply_WhatSGLangWritesForDraftModels(t *testing.T) {
 	gpu := func(n int) cached.Tokens { return cached.Tokens{GPU: n, CPU: n, Disk: n} }
-	heldFrom(t, "pairs", map[*Prompt]cached.Tokens{
+	heldFrom(t, "sglang-0.5.23-pairs", map[*Prompt]cached.Tokens{
 		{Tokens: count(1, 9), Salt: "tenant-a"}:                   gpu(6),
 		{Tokens: count(1, 7), Salt: "tenant-a"}:                   gpu(6),
 		{Tokens: count(1, 6), Salt: "tenant-a"}:                   gpu(4),
@@ -97,7 +97,7 @@ func TestApply_WhatSGLangWritesForDraftModels(t *testing.T) {
 
 // Pairs that do not follow each other, or are none, are of a form that is not known.
 func TestDecode_PairsThatDoNotFit(t *testing.T) {
-	good := writtenBySGLang(t, "pairs")
+	good := written(t, "sglang-0.5.23-pairs")
 	for name, x := range map[string][2]string{
 		"the second of a pair is not the next": {"\x92\x02\x03", "\x92\x09\x03"},
 		"three tokens":                         {"\x92\x05\x06\x92\x06\x07", "\x93\x05\x06\x06\x91\x07"},
@@ -112,4 +112,26 @@ func TestDecode_PairsThatDoNotFit(t *testing.T) {
 			t.Errorf("%s: %d events, %d odd", name, len(b.events), b.odd)
 		}
 	}
+}
+
+// vLLM 0.33 (distributed/kv_events.py) reports the tokens behind each block where a draft model reads
+// them.
+func TestApply_WhatVLLMWritesForDraftModels(t *testing.T) {
+	gpu := func(n int) cached.Tokens { return cached.Tokens{GPU: n, CPU: n, Disk: n} }
+	heldFrom(t, "vllm-0.33.0-lookahead", map[*Prompt]cached.Tokens{
+		{Tokens: count(1, 7), Salt: "tenant-a"}:                   gpu(6),
+		{Tokens: count(1, 6), Salt: "tenant-a"}:                   gpu(4),
+		{Tokens: []uint32{1, 2, 3, 4, 9, 6, 7}, Salt: "tenant-a"}: gpu(2),
+		{Tokens: count(1, 7)}:                                     {},
+	})
+}
+
+// vLLM 0.33's MooncakeStoreConnector (mooncake/store/worker.py) reports what it has put into the store as
+// of the medium "cpu", without the salt; what has left the GPU is in the store all the same.
+func TestApply_WhatVLLMWritesOfItsStore(t *testing.T) {
+	heldFrom(t, "vllm-0.33.0-mooncake", map[*Prompt]cached.Tokens{
+		{Tokens: count(1, 7), Salt: "tenant-a"}: {Disk: 4},
+		{Tokens: count(1, 7), Salt: "tenant-b"}: {},
+		{Tokens: count(1, 7)}:                   {},
+	})
 }
