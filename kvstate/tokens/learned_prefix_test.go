@@ -92,7 +92,7 @@ func TestImport_RefusesWhatIsNoLearnedPrefix(t *testing.T) {
 	if err := s.Import(good); err != nil {
 		t.Fatal(err)
 	}
-	for _, bad := range [][]byte{nil, {}, {0x99}, {learnedPrompt}, {learnedRule}, good[:len(good)-1], append(bytes.Clone(good), 0)} {
+	for _, bad := range [][]byte{nil, {}, {0x99}, {learnedPrompt}, {learnedRule}, good[:len(good)-1], append(bytes.Clone(good), 0), append([]byte{0x11}, good[1:]...)} { // the last of version 1
 		if err := s.Import(bad); !errors.Is(err, errLearnedPrefix) {
 			t.Errorf("%d bytes: %v", len(bad), err)
 		}
