@@ -201,13 +201,8 @@ func (s *Server) ProbeFailed(before *Health, reason string) {
 	s.fleet.updateMissing()
 }
 
-// ReportLoad keeps the load that was read from the engine, with what others than the
-// gateways have sent to it.
-func (s *Server) ReportLoad(load load.Load) {
-	own := s.InFlight(Prefill, load.At).Plus(s.InFlight(Decode, load.At))
-	load.External = load.Beside(own.Requests, own.Tokens)
-	s.scraped.Store(&load)
-}
+// ReportLoad keeps the load that was read from the engine.
+func (s *Server) ReportLoad(load load.Load) { s.scraped.Store(s.withExternal(load)) }
 
 // NewServer returns a server that no fleet has, to be asked once.
 func NewServer(spec Spec) *Server {

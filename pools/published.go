@@ -33,10 +33,10 @@ func (s *Server) Published() Published {
 	says := s.Identity().Publisher
 	p := Published{
 		Events: s.Events, Replay: s.Replay, Bind: s.EventBind, Ranks: max(1, s.EventRanks),
-		Load: s.published(says.LoadPort), LoadTopic: says.LoadTopic,
+		Load: s.PublishedAt(says.LoadPort), LoadTopic: says.LoadTopic,
 	}
 	if s.Events == "" {
-		p.Events, p.Replay, p.Topic = s.published(says.EventsPort), s.published(says.ReplayPort), says.Topic
+		p.Events, p.Replay, p.Topic = s.PublishedAt(says.EventsPort), s.PublishedAt(says.ReplayPort), says.Topic
 	}
 	if s.Events == "" || s.EventRanks == 0 {
 		p.Ranks = max(1, min(says.Ranks, maxEventRanks))
@@ -47,10 +47,14 @@ func (s *Server) Published() Published {
 	return p
 }
 
-// published is the address of a port of rank 0 that the engine names, or of the server's own rank.
-func (s *Server) published(port int) string {
+// PublishedAt is the ZMQ address of a port of rank 0 on the server's host, or of the server's own rank;
+// "" of 0, and of what is no port.
+func (s *Spec) PublishedAt(port int) string {
+	if port < 1 || port > 65535 {
+		return ""
+	}
 	u, err := url.Parse(s.URL)
-	if err != nil || port < 1 || port > 65535 {
+	if err != nil {
 		return ""
 	}
 	if s.Rank != nil {

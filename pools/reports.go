@@ -85,15 +85,15 @@ func (s *Server) recordReport(report *orca.OrcaLoadReport, now time.Time) {
 		return
 	}
 	load.At = now
-	s.setReported(load)
+	s.reported.Store(s.withExternal(load))
 	s.reports.read.Add(1)
 }
 
-// setReported makes what an engine told of its own accord the load of the server.
-func (s *Server) setReported(l load.Load) {
+// withExternal is a load that the engine told of, with what others than the gateways have sent to it.
+func (s *Server) withExternal(l load.Load) *load.Load {
 	own := s.InFlight(Prefill, l.At).Plus(s.InFlight(Decode, l.At))
 	l.External = l.Beside(own.Requests, own.Tokens)
-	s.reported.Store(&l)
+	return &l
 }
 
 // RecordPushedLoad takes in the load that one of so many ranks pushed, or that it could not be read.
@@ -106,6 +106,6 @@ func (s *Server) RecordPushedLoad(rank, of int, pushed load.Load, err error, now
 	s.pushes.read.Add(1)
 	pushed.At = now
 	if all, ok := s.pushed.take(rank, of, pushed, s.maxAge); ok {
-		s.setReported(all)
+		s.reported.Store(s.withExternal(all))
 	}
 }

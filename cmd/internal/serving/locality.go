@@ -8,11 +8,8 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"net/url"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"time"
 
@@ -114,24 +111,14 @@ func (c *localityConfig) mode(model string) tokens.Mode {
 
 // withEvents gives a server the addresses that the ports say, where the file has none.
 func (c *localityConfig) withEvents(s pools.Spec) pools.Spec {
-	u, err := url.Parse(s.URL)
-	if err != nil || s.EventBind {
+	if s.EventBind {
 		return s
 	}
-	at := func(port int) string {
-		if port == 0 {
-			return ""
-		}
-		if s.Rank != nil {
-			port += *s.Rank
-		}
-		return "tcp://" + net.JoinHostPort(u.Hostname(), strconv.Itoa(port))
-	}
 	if s.Events == "" {
-		s.Events = at(c.eventsPort)
+		s.Events = s.PublishedAt(c.eventsPort)
 	}
 	if s.Replay == "" {
-		s.Replay = at(c.replayPort)
+		s.Replay = s.PublishedAt(c.replayPort)
 	}
 	return s
 }

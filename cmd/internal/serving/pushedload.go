@@ -37,6 +37,14 @@ type loadFeed struct {
 	ranks int
 }
 
+// loadFeedOf is where it is pushed; the zero feed where it is not.
+func loadFeedOf(at pools.Published) loadFeed {
+	if at.Load == "" {
+		return loadFeed{}
+	}
+	return loadFeed{zmqsub.Feed{Events: at.Load, Topic: at.LoadTopic}, at.Ranks}
+}
+
 // run listens where the engine says, anew when it says another place, until the context ends.
 func (p pushedLoad) run(ctx context.Context) {
 	tick := time.NewTicker(pushedInterval)
@@ -45,8 +53,7 @@ func (p pushedLoad) run(ctx context.Context) {
 	stop := func() {}
 	defer func() { stop() }()
 	for {
-		at := p.server.Published()
-		if want := (loadFeed{zmqsub.Feed{Events: at.Load, Topic: at.LoadTopic}, at.Ranks}); want.Events != open.Events || want != open && want.Events != "" {
+		if want := loadFeedOf(p.server.Published()); want != open {
 			stop()
 			open, stop = want, p.listen(ctx, want)
 		}
