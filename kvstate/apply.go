@@ -62,13 +62,9 @@ func (s *Source) applyStored(e *event) {
 	case len(e.tokens) == 0:
 		s.applyOffload(e, tier)
 		return
-	case !e.fillsBlocks():
-		s.drop(DropMalformed)
-		return
 	}
-	h := s.holderFor(e.group, e.form())
+	h := s.holderOfTokens(e)
 	if h == nil {
-		s.drop(DropGroup)
 		return
 	}
 	parent, own := uint32(0), Hash(0)
@@ -175,6 +171,20 @@ func (s *Source) holderOf(e *event, engine uint64) (*holder, uint32) {
 		}
 	}
 	return nil, 0
+}
+
+// holderOfTokens returns the holder of blocks that are reported with their tokens; nil, and counted,
+// where the event has not as many tokens as its blocks take, or there are too many holders.
+func (s *Source) holderOfTokens(e *event) *holder {
+	if !e.fillsBlocks() {
+		s.drop(DropMalformed)
+		return nil
+	}
+	h := s.holderFor(e.group, e.form())
+	if h == nil {
+		s.drop(DropGroup)
+	}
+	return h
 }
 
 // holderFor returns the holder of a group with blocks of a form, a new one if need be;

@@ -23,13 +23,8 @@ func (s *Source) applyPut(e *event, tier Tier) {
 		s.putKnown(e, tier)
 		return
 	}
-	if !e.fillsBlocks() {
-		s.drop(DropMalformed)
-		return
-	}
-	h := s.holderFor(e.group, e.form())
+	h := s.holderOfTokens(e)
 	if h == nil {
-		s.drop(DropGroup)
 		return
 	}
 	parent, own := uint32(0), s.root(e)

@@ -2,6 +2,7 @@ package zmqsub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -33,15 +34,12 @@ func (h *Hub) ListenAnnouncements(address string) (*Announcements, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = h.configure(router); err == nil {
-		err = router.SetMaxmsgsize(maxAnnouncement)
-	}
-	if err == nil {
-		err = router.SetRcvtimeo(listenPause) // how soon the end of the context is seen
-	}
-	if err == nil {
-		err = router.Bind(address)
-	}
+	err = errors.Join(
+		h.configure(router),
+		router.SetMaxmsgsize(maxAnnouncement),
+		router.SetRcvtimeo(listenPause), // how soon the end of the context is seen
+		router.Bind(address),
+	)
 	if err != nil {
 		_ = router.Close() // it was never of use
 		return nil, fmt.Errorf("announcements at %s: %w", address, err)

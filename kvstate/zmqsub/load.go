@@ -2,6 +2,7 @@ package zmqsub
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -26,21 +27,14 @@ func (h *Hub) ListenLoads(feed Feed) (*Loads, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = h.configure(sub); err == nil {
-		err = sub.SetMaxmsgsize(maxLoad)
-	}
-	if err == nil {
-		err = sub.SetRcvhwm(loadQueue)
-	}
-	if err == nil {
-		err = sub.SetRcvtimeo(loadPause)
-	}
-	if err == nil {
-		err = sub.SetSubscribe(feed.Topic)
-	}
-	if err == nil {
-		err = sub.Connect(feed.Events)
-	}
+	err = errors.Join(
+		h.configure(sub),
+		sub.SetMaxmsgsize(maxLoad),
+		sub.SetRcvhwm(loadQueue),
+		sub.SetRcvtimeo(loadPause),
+		sub.SetSubscribe(feed.Topic),
+		sub.Connect(feed.Events),
+	)
 	if err != nil {
 		_ = sub.Close() // it was never of use
 		return nil, fmt.Errorf("load at %s: %w", feed.Events, err)
