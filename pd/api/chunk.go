@@ -31,18 +31,14 @@ type Chunk struct {
 // ReadEvent returns what an event means, and reads it into a chunk: of chat and completions. The usual
 // event is walked once for both.
 func (d *Dialect) ReadEvent(data []byte, into *Chunk) Meaning {
-	if d != Chat && d != Completions {
-		into.reset()
-		return d.inspect(data)
+	into.reset()
+	if d == Chat || d == Completions {
+		if g, ok := into.readCommon(data, d == Chat); ok {
+			return g
+		}
+		*into = ReadChunk(data)
 	}
-	if g, ok := into.readCommon(data, d == Chat); ok {
-		return g
-	}
-	*into = ReadChunk(data)
-	if d == Chat {
-		return inspectChatAtLength(data)
-	}
-	return inspectCompletionsAtLength(data)
+	return d.inspect(data)
 }
 
 // reset forgets an event.

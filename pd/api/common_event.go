@@ -11,15 +11,8 @@ import (
 // are false for whatever is not that shape: an error, an escaped key, a key that stands twice, a type that
 // is not the usual one. Then the long way says what the event means, and words what is wrong with it.
 
-// commonChunk is what an event of chat or completions means.
-func commonChunk(data []byte, chat bool) (Meaning, bool) {
-	var c Chunk
-	return c.readCommon(data, chat)
-}
-
-// readCommon reads an event of chat or completions, and returns what it means.
+// readCommon reads an event of chat or completions into an empty chunk, and returns what it means.
 func (c *Chunk) readCommon(data []byte, chat bool) (g Meaning, ok bool) {
-	c.reset()
 	at := jsonscan.NewCursor(data)
 	common, ordinary := true, true
 	for more := at.Enter('{'); more && common; more = at.More('}') {

@@ -13,17 +13,6 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// atLength is what an event means by the way that takes any shape.
-func atLength(d *Dialect, data []byte) Meaning {
-	switch d {
-	case Chat:
-		return inspectChatAtLength(data)
-	case Completions:
-		return inspectCompletionsAtLength(data)
-	}
-	return d.Inspect(data)
-}
-
 // commonEvents are the events of which streams consist, as vLLM 0.32 and SGLang send them.
 var commonEvents = map[*Dialect][]string{
 	Chat: {
@@ -81,12 +70,13 @@ func checkMeaning(t *testing.T, data []byte) (common map[*Dialect]bool) {
 	common = make(map[*Dialect]bool)
 	for _, d := range []*Dialect{Chat, Completions} {
 		var c Chunk
+		c.reset()
 		g, ok := c.readCommon(data, d == Chat)
 		if common[d] = ok; !ok {
 			continue
 		}
 		checkChunk(t, &c, data)
-		if want := atLength(d, data); !reflect.DeepEqual(g, want) {
+		if want := d.inspect(data); !reflect.DeepEqual(g, want) {
 			t.Errorf("%s: %s means %+v in one pass, and %+v", d.Name, data, g, want)
 		}
 	}
@@ -156,7 +146,7 @@ func TestInspect_CutsOfAStreamChangeNothing(t *testing.T) {
 			t.Fatalf("%s: %d events of %d", d.Name, len(whole), len(commonEvents[d]))
 		}
 		for i, data := range commonEvents[d] {
-			if want := atLength(d, []byte(data)); !reflect.DeepEqual(whole[i], want) {
+			if want := d.inspect([]byte(data)); !reflect.DeepEqual(whole[i], want) {
 				t.Errorf("%s: %s means %+v, want %+v", d.Name, data, whole[i], want)
 			}
 		}

@@ -17,7 +17,7 @@ type Dialect struct {
 	// the prefill leg, the others only where the client sent them.
 	limits []string
 
-	inspect func(data []byte) Meaning
+	inspect func(data []byte) Meaning // of any shape
 	// usages are the places of a usage object in a body or an event.
 	usages []string
 	// prompt, output, cached and created are paths inside a usage object, in tokens: of the

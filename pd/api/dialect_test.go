@@ -43,7 +43,7 @@ func TestInspect(t *testing.T) {
 		{Messages, `{"type":"message_stop"}`, "end"},
 		{Messages, `{"type":"error","error":{"message":"boom"}}`, "failure"},
 	} {
-		g := c.d.inspect([]byte(c.data))
+		g := c.d.Inspect([]byte(c.data))
 		got := ""
 		switch {
 		case g.Failure != "":
@@ -187,7 +187,7 @@ func FuzzCleanAnswer(f *testing.F) {
 	f.Add([]byte(`{"usage":{"prompt_tokens_details":{"cached_tokens":47}},"kv_transfer_params":{"x":[1]},"response":{"usage":1}}`), 3)
 	f.Fuzz(func(t *testing.T, data []byte, cached int) {
 		for _, d := range []*Dialect{Chat, Responses, Messages} {
-			d.inspect(data)
+			d.Inspect(data)
 			out, err := d.CleanAnswer(data, PromptUsage{Override: true, Prefill: fmt.Sprintf(`{"prompt_tokens":9,"input_tokens":9,"cache_read_input_tokens":%d}`, cached)})
 			if err != nil {
 				continue // it does not pass

@@ -15,17 +15,12 @@ type Meaning struct {
 }
 
 // Inspect says what the data of one event of a stream mean.
-func (d *Dialect) Inspect(data []byte) Meaning { return d.inspect(data) }
-
-func inspectChat(data []byte) Meaning {
-	if g, ok := commonChunk(data, true); ok {
-		return g
-	}
-	return inspectChatAtLength(data)
+func (d *Dialect) Inspect(data []byte) Meaning {
+	var c Chunk
+	return d.ReadEvent(data, &c)
 }
 
-// inspectChatAtLength is inspectChat for events of any shape, as the two below are.
-func inspectChatAtLength(data []byte) Meaning {
+func inspectChat(data []byte) Meaning {
 	g, choices := inspectChunk(data)
 	for _, c := range choices {
 		// The engine opens with a chunk that only names the role.
@@ -39,13 +34,6 @@ func inspectChatAtLength(data []byte) Meaning {
 }
 
 func inspectCompletions(data []byte) Meaning {
-	if g, ok := commonChunk(data, false); ok {
-		return g
-	}
-	return inspectCompletionsAtLength(data)
-}
-
-func inspectCompletionsAtLength(data []byte) Meaning {
 	g, choices := inspectChunk(data)
 	g.Content = g.Content || len(choices) > 0
 	return g
