@@ -27,7 +27,7 @@ import (
 // replica is one gateway's part in deciding. Its order grants a turn whenever grant
 // is given one.
 type replica struct {
-	t        *testing.T
+	t        testing.TB
 	name     string
 	election *Election
 	follower *Follower
@@ -50,7 +50,7 @@ type replica struct {
 // patience with a leader on a busy machine.
 const patience = 20 * time.Second
 
-func startReplica(t *testing.T, r *redisserver.Server, name string, patience time.Duration) *replica {
+func startReplica(t testing.TB, r *redisserver.Server, name string, patience time.Duration) *replica {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -140,7 +140,7 @@ func (x *replica) decides() bool {
 }
 
 // eventually waits for a fact.
-func eventually(t *testing.T, what string, fact func() bool) {
+func eventually(t testing.TB, what string, fact func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if fact() {
@@ -151,7 +151,7 @@ func eventually(t *testing.T, what string, fact func() bool) {
 }
 
 // pair returns a leader and one that follows it.
-func pair(t *testing.T) (first, second *replica) {
+func pair(t testing.TB) (first, second *replica) {
 	r := redisserver.Start(t)
 	first = startReplica(t, r, "first", patience)
 	eventually(t, "the first decides", first.decides)
