@@ -49,9 +49,6 @@ type Decider struct {
 	waitMargin predict.Margin         // of when prefills begin, for the requests that are let in to wait
 }
 
-// lookInterval is how often waiting requests are looked at though nothing was signalled.
-const lookInterval = 250 * time.Millisecond
-
 // A request that is let in to wait is to have its turn in time: one that learns later that it does
 // not come has waited in vain.
 const (
@@ -61,11 +58,6 @@ const (
 	// What delays one delays all that wait, and to keep servers busy few have to.
 	leastWaitMargin = 1.5
 )
-
-// repricedPerLook is how many of the first in order, and how many of the others by turns, are
-// priced again at each look. Twice as many cost a look a third more, and in the simulator
-// make no mean time to the first token better.
-const repricedPerLook = 8
 
 // NewDecider returns a decider over the servers that a chooser sees.
 func NewDecider(ch *Chooser, cfg order.Config, maxWait time.Duration, log *slog.Logger) *Decider {
@@ -223,7 +215,7 @@ func (d *Decider) decide(now time.Time) (again time.Duration) {
 			continue
 		}
 		waiting += len(l.waiting)
-		if in := min(lookInterval, l.nextLook(now)); again == 0 || in < again {
+		if in := min(order.LookInterval, l.nextLook(now)); again == 0 || in < again {
 			again = in
 		}
 	}
@@ -291,7 +283,7 @@ func (q *modelQueue) decide(now time.Time) {
 		q.enter(w, now)
 	}
 	q.arrivals = nil
-	q.stale = q.order.Stale(repricedPerLook, q.stale[:0])
+	q.stale = q.order.Stale(order.RepricedPerLook, q.stale[:0])
 	for _, t := range q.stale {
 		w := q.waiting[t.ID]
 		q.priceRequest(w, now)
@@ -312,7 +304,7 @@ func (q *modelQueue) decide(now time.Time) {
 		w := q.waiting[turn.Ticket.ID]
 		if w.outdated {
 			q.order.UndoTurn(turn)
-			if outdated++; outdated <= repricedPerLook {
+			if outdated++; outdated <= order.RepricedPerLook {
 				q.reprice(w, now)
 			} else {
 				q.repriceOutdated(now)

@@ -70,7 +70,7 @@ func TestDecider_WakesForTheModelThatIsFirst(t *testing.T) {
 		d.decide(now)
 		soon := now.Add(90 * time.Millisecond) // 10 ms before the first may go
 		for range 20 {                         // in whatever order the models are looked at
-			if in := d.decide(soon); in >= lookInterval || len(d.queues) != 2 {
+			if in := d.decide(soon); in >= order.LookInterval || len(d.queues) != 2 {
 				t.Fatalf("the next look is in %v, %d models", in, len(d.queues))
 			}
 		}
@@ -146,12 +146,12 @@ func TestDecider_OneThatDoesNotWaitIsBoundNowOrNotAtAll(t *testing.T) {
 	})
 }
 
-// Servers are probed, and nothing happens: ten that wait are looked at at each lookInterval, and
+// Servers are probed, and nothing happens: ten that wait are looked at at each order.LookInterval, and
 // not once more.
 func TestDecider_WaitingTurnsNoWheels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		prompt := testPrompt(14_000)
-		f := newProbedFleet(t, 1, prompt, lookInterval/10)
+		f := newProbedFleet(t, 1, prompt, order.LookInterval/10)
 		f.occupy(t, testModel, 10*time.Minute)
 		f.Binder.Cost.PairsFirst = true
 		d := newTestDecider(f)
@@ -174,7 +174,7 @@ func TestDecider_WaitingTurnsNoWheels(t *testing.T) {
 			t.Fatalf("%d wait", waiting)
 		}
 		before := testutil.ToFloat64(f.Metrics.evaluations)
-		time.Sleep(20 * lookInterval)
+		time.Sleep(20 * order.LookInterval)
 		synctest.Wait()
 		if looks := testutil.ToFloat64(f.Metrics.evaluations) - before; looks != 20 {
 			t.Errorf("%v looks in 20 beats", looks)

@@ -75,11 +75,6 @@ var shares = &Policy{
 	},
 }
 
-// refreshed is how many tickets of the first in order, and how many of the others
-// by turns, are looked up again at each look: what servers hold changes while a
-// request waits, and a look at all of a thousand would cost milliseconds.
-const refreshed = 8
-
 // lateBinder asks Order, and keeps its tickets true.
 type lateBinder struct {
 	*fleet
@@ -155,7 +150,7 @@ func (b *lateBinder) BindAtOnce(v *View, j *job) bool {
 
 // refreshStale looks up some of those that wait.
 func (b *lateBinder) refreshStale(v *View) {
-	b.stale = b.order.Stale(refreshed, b.stale[:0])
+	b.stale = b.order.Stale(order.RepricedPerLook, b.stale[:0])
 	for _, t := range b.stale {
 		b.price(v, b.jobs[t.ID], t)
 		b.order.Update(t, b.servers.Links)
@@ -170,19 +165,15 @@ func (b *lateBinder) Prefilled(v *View, j *job) {
 	}
 }
 
-// beat is how often waiting requests are looked at though nothing was received, as pd.Decider
-// does: one that left a server free may go by the passing of time alone.
-const beat = 0.25
-
 // Wake is when the prefills ahead of a server will have fallen so far that the next
-// request may go to it, or the next beat if a prefill server is free.
+// request may go to it, or the next look if a prefill server is free.
 func (b *lateBinder) Wake(v *View) (float64, bool) {
 	if b.order.Len() == 0 {
 		return 0, false
 	}
 	soonest := math.Inf(1)
 	if slices.ContainsFunc(b.servers.Prefill, func(p order.PrefillState) bool { return p.Ahead <= order.DefaultConfig().Ahead.Seconds() }) {
-		soonest = beat
+		soonest = order.LookInterval.Seconds()
 	}
 	falls := func(work *curve.Backlog) {
 		if in, ok := work.FallsTo(order.DefaultConfig().Ahead, clockTime(v.now)); ok && in > 0 {

@@ -128,6 +128,15 @@ func (o *Order) All(to []*Ticket) []*Ticket {
 	return to
 }
 
+// LookInterval is how often those that wait are to be looked at though nothing was signalled: one that
+// left a server free may go by the passing of time alone.
+const LookInterval = 250 * time.Millisecond
+
+// RepricedPerLook is how many of the first in order, and how many of the others by turns, are to be
+// priced again at each look (Stale). Twice as many cost a look a third more, and in the simulator make
+// no mean time to the first token better.
+const RepricedPerLook = 8
+
 // Stale appends to a slice the requests whose prices are to be renewed now: the first n, and n of
 // the others in rotation. What servers hold changes while a request waits, but pricing a thousand
 // requests each time would take milliseconds.

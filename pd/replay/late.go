@@ -6,15 +6,6 @@ import (
 	"github.com/tandem-gateway/tandem/pd/order"
 )
 
-const (
-	// beat is how often those that wait are looked at though nothing has changed, as pd.Decider does:
-	// one that left a server free may go by the passing of time alone.
-	beat = 250 * time.Millisecond
-	// repriced is how many of those that wait are priced anew at each look, the first in order and
-	// some of the others by turns, as pd.Decider does.
-	repriced = 8
-)
-
 // late is a replay whose requests wait for their turn.
 type late struct {
 	*Replay
@@ -59,9 +50,9 @@ func (r *Replay) Late(requests []Request, cfg order.Config, settle func(*Request
 }
 
 // wake is when there may be a turn after this moment, if nothing arrives: when a server is about to be
-// free, when a stream makes room, when patience ends, or a beat later.
+// free, when a stream makes room, when patience ends, or a look later.
 func (l *late) wake(now time.Duration) time.Duration {
-	soonest := now + beat
+	soonest := now + order.LookInterval
 	if l.cfg.Patience > 0 && len(l.arrived) > 0 {
 		if end := l.arrived[0].req.At + l.cfg.Patience; end > now {
 			soonest = min(soonest, end)
@@ -114,7 +105,7 @@ func (l *late) arrive(req *Request, now time.Duration) {
 // look lets go all whose turn it is, and those whose patience has ended.
 func (l *late) look(now time.Duration) {
 	l.giveUp(now)
-	l.stale = l.order.Stale(repriced, l.stale[:0])
+	l.stale = l.order.Stale(order.RepricedPerLook, l.stale[:0])
 	for _, t := range l.stale {
 		l.price(l.waiting[t.ID], now)
 		l.order.Update(t, l.servers.Links)

@@ -79,7 +79,7 @@ func TestLate_TheShorterGoesFirst(t *testing.T) {
 	if fmt.Sprint(went) != "[20480 1024 30720]" || first.Waited != 0 {
 		t.Errorf("order %v, the first waited %v", went, first.Waited)
 	}
-	if late := first.Compute - order.DefaultConfig().Ahead - 20*time.Millisecond; short.Waited < late-time.Millisecond || short.Waited > late+beat || short.TTFT < short.Waited+short.Compute {
+	if late := first.Compute - order.DefaultConfig().Ahead - 20*time.Millisecond; short.Waited < late-time.Millisecond || short.Waited > late+order.LookInterval || short.TTFT < short.Waited+short.Compute {
 		t.Errorf("the short one waited %v of %v, and has its first token after %v", short.Waited, late, short.TTFT)
 	}
 }
