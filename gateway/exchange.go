@@ -139,7 +139,7 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if err != nil {
 		return nil, err
 	}
-	x.buffer = readBufferOf(x.conn, c.Context().RequestBodyStream(), &x.server.spare)
+	x.buffer = readBufferOf(x.conn, c.Context().RequestBodyStream(), x.server.spare)
 	body, err := x.server.readBody(c)
 	if err != nil {
 		return nil, err

@@ -18,10 +18,20 @@ type readBuffer struct {
 	lent   bool
 }
 
-// spareBuffers are readers, whose buffers no connection needs now.
+// spareBuffers are readers, whose buffers no connection needs now. Of large ones few are kept: as many as
+// streams end at about the same time. A sync.Pool would hold one for each stream that is open, until two
+// collections have passed.
 type spareBuffers struct {
-	size         int       // of a large one, in bytes
-	large, small sync.Pool // of *bufio.Reader
+	size  int // of a large one, in bytes
+	large chan *bufio.Reader
+	small sync.Pool // of *bufio.Reader of the least size, which stand in for large ones
+}
+
+// mostSpare is how many large buffers are kept.
+const mostSpare = 64
+
+func newSpareBuffers(size int) *spareBuffers {
+	return &spareBuffers{size: size, large: make(chan *bufio.Reader, mostSpare)}
 }
 
 // readBufferOf finds the reader of a request's body in fasthttp, which has no way to ask for it. Where it is
@@ -44,26 +54,36 @@ func (b *readBuffer) lend() {
 	if b.reader == nil || b.reader.Buffered() > 0 || b.reader.Size() != b.spare.size {
 		return
 	}
-	b.replace(&b.spare.small, 0, &b.spare.large)
+	small, is := b.spare.small.Get().(*bufio.Reader)
+	if !is {
+		small = bufio.NewReaderSize(nil, 0)
+	}
 	b.lent = true
+	select {
+	case b.spare.large <- b.replace(small):
+	default:
+	}
 }
 
 // takeBack gives fasthttp's reader a buffer again, for the next request.
 func (b *readBuffer) takeBack() {
-	if b.lent {
-		b.replace(&b.spare.large, b.spare.size, &b.spare.small)
-		b.lent = false
+	if !b.lent {
+		return
 	}
+	b.lent = false
+	var large *bufio.Reader
+	select {
+	case large = <-b.spare.large:
+	default:
+		large = bufio.NewReaderSize(nil, b.spare.size)
+	}
+	b.spare.small.Put(b.replace(large))
 }
 
-// replace puts what is in fasthttp's reader into one pool, and what comes from another one in its place.
-func (b *readBuffer) replace(from *sync.Pool, size int, to *sync.Pool) {
-	other, is := from.Get().(*bufio.Reader)
-	if !is {
-		other = bufio.NewReaderSize(nil, size)
-	}
+// replace gives fasthttp's reader the buffer of another one, which gets what it had.
+func (b *readBuffer) replace(other *bufio.Reader) *bufio.Reader {
 	other.Reset(b.conn)
 	*other, *b.reader = *b.reader, *other
 	other.Reset(nil)
-	to.Put(other)
+	return other
 }

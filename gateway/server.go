@@ -81,7 +81,7 @@ type Server struct {
 	app     *fiber.App
 
 	bodies   bodyBudget
-	spare    spareBuffers
+	spare    *spareBuffers
 	decoding chan struct{} // as many as may decode bodies at once
 	observe  Observer
 	requests rate // answered
@@ -99,7 +99,7 @@ type Server struct {
 func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *Server {
 	s := &Server{
 		cfg: cfg, pd: o, fleet: o.Fleet, access: a, metrics: metrics, tracer: o.Tracer, log: o.Log, observe: func(Arrival) Observation { return unobserved{} },
-		bodies: bodyBudget{most: cfg.MaxArriving}, spare: spareBuffers{size: cfg.MaxHeader}, decoding: make(chan struct{}, runtime.GOMAXPROCS(0)),
+		bodies: bodyBudget{most: cfg.MaxArriving}, spare: newSpareBuffers(cfg.MaxHeader), decoding: make(chan struct{}, runtime.GOMAXPROCS(0)),
 		tenants: tenantLabels{most: cfg.TenantLabels, named: make(map[string]bool)},
 	}
 	s.life, s.endLife = context.WithCancelCause(context.Background())
