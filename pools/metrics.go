@@ -47,10 +47,10 @@ var (
 	engineCapacityDesc = prometheus.NewDesc("tandem_engine_kv_capacity_tokens",
 		"Tokens whose KV the server has room for, as its engine reports it. Absent when unknown or old.", serverLabels, nil)
 	reportsDesc = prometheus.NewDesc("tandem_orca_reports_total",
-		"Load reports (ORCA) that came with answers or as a stream, by outcome: read, unreadable. Absent where none ever came.",
+		"Load reports (ORCA) that came with answers or as a stream, by outcome: read, unreadable (absent before the first). Absent where none ever came.",
 		[]string{"server", "outcome"}, nil)
 	pushesDesc = prometheus.NewDesc("tandem_pushed_loads_total",
-		"Loads that an engine pushed over ZMQ (SGLang), by outcome: read, unreadable. Absent where none ever came.",
+		"Loads that an engine pushed over ZMQ (SGLang), by outcome: read, unreadable (absent before the first). Absent where none ever came.",
 		[]string{"server", "outcome"}, nil)
 	adaptersDesc = prometheus.NewDesc("tandem_server_adapters",
 		"LoRA adapters that the server has. Absent where it has none and none are loaded on demand.", serverLabels, nil)
@@ -194,7 +194,9 @@ func (s *Server) collectEngine(out samples, now time.Time) {
 	for desc, counts := range map[*prometheus.Desc]*reportCounts{reportsDesc: &s.reports, pushesDesc: &s.pushes} {
 		if read, unreadable := counts.read.Load(), counts.unreadable.Load(); read+unreadable > 0 {
 			out.counter(desc, read, s.id, "read")
-			out.counter(desc, unreadable, s.id, "unreadable")
+			if unreadable > 0 {
+				out.counter(desc, unreadable, s.id, "unreadable")
+			}
 		}
 	}
 }
