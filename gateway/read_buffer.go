@@ -27,7 +27,7 @@ type spareBuffers struct {
 	small sync.Pool // of *bufio.Reader of the least size, which stand in for large ones
 }
 
-// mostSpare is how many large buffers are kept.
+// mostSpare is how many large buffers are kept: 1 MB of them, as long as heads usually may be.
 const mostSpare = 64
 
 func newSpareBuffers(size int) *spareBuffers {
