@@ -255,8 +255,8 @@ func (x *exchange) relay(c *fiber.Ctx, answer *pd.Answer) {
 		x.relayPlain(c, newRelay(x, answer))
 		return
 	}
+	c.Context().SetBodyStream(newRelay(x, answer), -1) // which takes the buffer back when it is closed
 	x.buffer.lend()
-	c.Context().SetBodyStream(newRelay(x, answer), -1)
 }
 
 // setCommonHeaders sets what every answer carries.
