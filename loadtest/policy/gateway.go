@@ -180,7 +180,11 @@ func (c *cluster) notifyGateways(j *job, s stage) {
 	e := event{stage: s, sender: j.sender, upTo: j.upTo, pieces: j.pieces, estimate: j.estimate}
 	for _, g := range c.gateways {
 		delay := trip
-		if g.id != at {
+		switch {
+		case g.id == at:
+		case s == dispatched && g.id == j.replica: // it is told its turn
+			delay += c.scenario.DeciderHop
+		default:
 			delay += c.scenario.ReplicaDelay
 		}
 		if delay == 0 {
