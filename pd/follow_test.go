@@ -31,6 +31,7 @@ type turns struct {
 	refusal         error // of every request, instead of a turn
 	never           bool  // does it come
 	given           int
+	waiting         int // requests, as it says
 }
 
 func (o *turns) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*leader.Bound, error) {
@@ -48,6 +49,13 @@ func (o *turns) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*leader.Bo
 		return nil, o.refusal
 	}
 	return &leader.Bound{Turn: &leaderpb.Turn{Id: r.Id, Prefill: o.prefill, Decode: o.decode}, Release: func() {}}, nil
+}
+
+// Waiting is leader.Order's.
+func (o *turns) Waiting() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.waiting
 }
 
 // ReportedDecisions is leader.Reports'.
@@ -109,7 +117,7 @@ func follow(t *testing.T, by interface {
 // The servers of a turn are those that the leader has chosen. Where one of them is not there any
 // more, or takes nothing, the request is bound here at once, and not lost.
 func TestBinder_TakesTheServersOfItsTurnOrItsOwn(t *testing.T) {
-	by := &turns{}
+	by := &turns{waiting: 1}
 	f := newEngineFleet(t, fleetShape{prefill: 2, decode: 2})
 	f.Binder.Late = NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log) // no request waits for its turns
 	f.Binder.Leader = follow(t, by)
@@ -136,10 +144,38 @@ func TestBinder_TakesTheServersOfItsTurnOrItsOwn(t *testing.T) {
 	f.nothingIsLeft()
 }
 
+// While nobody waits at the leader, a request whose servers are free is bound here at once; where
+// someone does, the leader says whose turn it is.
+func TestBinder_AsksTheLeaderOnlyWhileOthersWait(t *testing.T) {
+	by := &turns{}
+	f := newEngineFleet(t, fleetShape{prefill: 2, decode: 2})
+	f.Binder.Late = NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log)
+	ctx, stop := context.WithCancel(t.Context())
+	var runs sync.WaitGroup
+	runs.Go(func() { f.Binder.Late.Run(ctx) })
+	defer runs.Wait()
+	defer stop()
+	f.Binder.Leader = follow(t, by)
+	by.give(f.server(f.prefill[0]).ID(), f.server(f.decode[0]).ID())
+	req := f.asks(api.Chat, more(api.Chat, false))
+	f.eventually("the leader says that nobody waits", f.Binder.Leader.IsLeaderIdle)
+	if f.served(req); by.given != 0 {
+		t.Errorf("the leader was asked %d times while nobody waited", by.given)
+	}
+	by.mu.Lock()
+	by.waiting = 1
+	by.mu.Unlock()
+	f.eventually("the leader says that one waits", func() bool { return !f.Binder.Leader.IsLeaderIdle() })
+	if f.served(req); by.given != 1 {
+		t.Errorf("the leader was asked %d times while one waited, want once", by.given)
+	}
+	f.nothingIsLeft()
+}
+
 // Why a request gets no turn is its client's to know: its own limit, where the leader says that
 // it cannot be kept or does not say in time; and where the client left, nothing else.
 func TestBinder_SaysWhyARequestGotNoTurn(t *testing.T) {
-	by := &turns{}
+	by := &turns{waiting: 1}
 	f := newEngineFleet(t, fleetShape{decode: 1})
 	f.Binder.Late = NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log)
 	f.Binder.Leader = follow(t, by)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
 )
@@ -143,6 +144,7 @@ func (f *session) sendAll(ctx context.Context, stream grpc.BidiStreamingServer[l
 		case m = <-f.queued:
 		case <-tick.C:
 		}
+		m.Waiting = proto.Uint32(uint32(f.order.Waiting()))
 		if stream.Send(m) != nil {
 			return // Recv has failed too
 		}
