@@ -18,7 +18,7 @@ var given = struct {
 	ports map[int]bool
 }{ports: make(map[int]bool)}
 
-// FreeAddresses returns loopback addresses on which no process listens now, all different, and none of
+// FreeAddresses returns loopback addresses on whose ports no process listens now, all different, and none of
 // which this process was given before, of the last ten thousand.
 func FreeAddresses(n int) (addrs []string, err error) {
 	given.Lock()
@@ -31,7 +31,7 @@ func FreeAddresses(n int) (addrs []string, err error) {
 		if given.ports[port] {
 			continue
 		}
-		ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		ln, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port))) // engines publish on all
 		if err != nil && tries < 100*(n+1) {
 			continue
 		}
@@ -40,7 +40,7 @@ func FreeAddresses(n int) (addrs []string, err error) {
 		}
 		defer func() { _ = ln.Close() }() // once all are found
 		given.ports[port] = true
-		addrs = append(addrs, ln.Addr().String())
+		addrs = append(addrs, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	}
 	return addrs, nil
 }
