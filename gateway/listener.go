@@ -49,15 +49,14 @@ func (l *listener) Close() error {
 func (l *listener) forget(c *clientConn) {
 	l.mu.Lock()
 	delete(l.conns, c)
-	watch := l.clients
-	if ends := l.closed && len(l.conns) == 0; ends {
+	watch, last := l.clients, l.closed && len(l.conns) == 0
+	if last {
 		l.clients = nil
 	}
-	ended := l.clients == nil
 	l.mu.Unlock()
 	switch {
 	case watch == nil:
-	case ended:
+	case last:
 		watch.close()
 	case c != nil:
 		watch.remove(c.departure.watchID())
