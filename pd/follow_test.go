@@ -225,12 +225,14 @@ func TestRemoteRequest_SaysAllThatTheChoiceDependsOn(t *testing.T) {
 	own.begun = &begunPrefill{prefill: "p", decode: "d", tokens: 99}
 	f.Binder.sessions.Observe(own.session(), cost.Home{Prefill: "hp", Decode: "hd"}, now)
 	own.prefix.tokens.Salt = "salt"
+	own.req.proxied = true
+	own.req.Subset = pools.NewSubset([]string{servers[0].ID(), servers[2].ID(), servers[3].ID()})
 	there := newRemoteRequest(f.Binder.remoteRequest(own), now)
 	if there == nil {
 		t.Fatal("its API is not known")
 	}
 	if r := there.req; r.Class != 2 || r.Tenant != "ada" || r.TTFT != 7*time.Second || r.ITL != 30*time.Millisecond || r.Model != testModel || r.Dialect != api.Chat ||
-		r.PromptTokens != 160 || r.OutputTokens != 300 || !r.Aggregated || r.Deadline.Sub(now) > time.Minute || r.Deadline.Sub(now) < 50*time.Second {
+		r.PromptTokens != 160 || r.OutputTokens != 300 || !r.Aggregated || !r.proxied || r.Deadline.Sub(now) > time.Minute || r.Deadline.Sub(now) < 50*time.Second {
 		t.Errorf("the request is %+v", r)
 	}
 	if waited := now.Sub(there.arrived); waited < 3*time.Second || waited > 30*time.Second {
@@ -241,7 +243,7 @@ func TestRemoteRequest_SaysAllThatTheChoiceDependsOn(t *testing.T) {
 	}
 	for i, s := range servers {
 		for _, leg := range []Leg{PrefillLeg, DecodeLeg, AggregatedLeg} {
-			if got := there.tried.has(leg, s); got != (i == 3) {
+			if got := there.tried.has(leg, s); got != (i == 1 || i == 3) {
 				t.Errorf("%s leaves out %s: %v", s.ID(), leg, got)
 			}
 		}
@@ -266,6 +268,32 @@ func TestRemoteRequest_SaysAllThatTheChoiceDependsOn(t *testing.T) {
 	if bound, err := (remoteRequests{}).Bind(t.Context(), &leaderpb.RemoteRequest{Api: "tomorrow"}); bound != nil || !errors.Is(err, errUnknownAPI) {
 		t.Errorf("a request for an API that is not known is bound: %+v, %v", bound, err)
 	}
+}
+
+// A request that a proxy sends gets no turn on a pair whose legs the gateway would have to send: its
+// replica would not take the turn, and serve it elsewhere than the leader notes.
+func TestRemoteRequests_AProxySendsNoPair(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
+	d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log)
+	ctx, stop := context.WithCancel(t.Context())
+	var runs sync.WaitGroup
+	runs.Go(func() { d.Run(ctx) })
+	defer runs.Wait()
+	defer stop()
+	for _, proxied := range []bool{false, true} {
+		req := f.asks(api.Chat, more(api.Chat, false))
+		req.proxied = proxied
+		own := &bindRequest{req: req, base: req.Model, arrived: time.Now()}
+		bound, err := d.RemoteRequests().Bind(ctx, f.Binder.remoteRequest(own))
+		if err != nil {
+			t.Fatal(err)
+		}
+		bound.Release()
+		if pair := bound.Turn.Prefill != ""; pair == proxied {
+			t.Errorf("sent by a proxy: %v, its turn is %v", proxied, bound.Turn)
+		}
+	}
+	f.nothingIsLeft()
 }
 
 // A request waits for an unresponsive server of the role that is missing, where it has not failed on it.

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // remoteRequest is what the leader must know of a request.
@@ -25,7 +26,7 @@ func (ch *Chooser) remoteRequest(own *bindRequest) *leaderpb.RemoteRequest {
 		PromptTokens: uint32(demand.PromptTokens), OutputTokens: uint32(demand.OutputTokens),
 		Class: int32(own.req.Class), Tenant: own.req.Tenant,
 		WaitedUs: uint64(demand.Waited.Microseconds()), TtftUs: uint64(demand.TTFT.Microseconds()), ItlUs: uint64(demand.ITL.Microseconds()),
-		FirstFromPrefill: demand.FirstFromPrefill, Exact: demand.Exact,
+		FirstFromPrefill: demand.FirstFromPrefill, Exact: demand.Exact, Proxied: own.req.proxied,
 	}
 	if own.pieces > 0 {
 		r.CertainTokens = uint32(own.certain)
@@ -40,13 +41,15 @@ func (ch *Chooser) remoteRequest(own *bindRequest) *leaderpb.RemoteRequest {
 		r.Home = &leaderpb.Home{Prefill: home.Prefill, Decode: home.Decode}
 	}
 	v := ch.takeSnapshot(own.base, own.base, now)
-	for _, servers := range [][]cost.Candidate{v.candidates.Prefill, v.candidates.Decode} {
-		for i := range servers {
-			if c := &servers[i]; c.Excluded && !slices.Contains(r.Excluded, c.ID) {
-				r.Excluded = append(r.Excluded, c.ID)
+	exclude := func(role pools.Role, servers []*pools.Server, candidates []cost.Candidate) {
+		for i, s := range servers {
+			if (candidates[i].Excluded || !own.req.subsetAllows(s, role)) && !slices.Contains(r.Excluded, s.ID()) {
+				r.Excluded = append(r.Excluded, s.ID())
 			}
 		}
 	}
+	exclude(pools.Prefill, v.prefill, v.candidates.Prefill)
+	exclude(pools.Decode, v.decode, v.candidates.Decode)
 	if own.prefix == nil || !own.prefix.known {
 		return r
 	}
@@ -116,7 +119,7 @@ func newRemoteRequest(r *leaderpb.RemoteRequest, now time.Time) *bindRequest {
 		remote: true, firstFromPrefill: r.FirstFromPrefill, base: r.Base, tried: priorAttempts{mustAggregate: r.Alone}, arrived: now.Add(-us(r.WaitedUs)),
 		req: &Request{
 			Dialect: dialect, Model: r.Model, Class: int(r.Class), Tenant: r.Tenant, TTFT: us(r.TtftUs), ITL: us(r.ItlUs),
-			PromptTokens: int(r.PromptTokens), OutputTokens: int(r.OutputTokens), Aggregated: r.Alone,
+			PromptTokens: int(r.PromptTokens), OutputTokens: int(r.OutputTokens), Aggregated: r.Alone, proxied: r.Proxied,
 		},
 		prefix: &prefix{model: r.Base, known: len(r.Chains)+len(r.Chunks) > 0, length: int(r.PromptTokens)},
 	}

@@ -273,6 +273,7 @@ type RemoteRequest struct {
 	Home             *Home                  `protobuf:"bytes,20,opt,name=home,proto3" json:"home,omitempty"`                                                    // absent where that is not known
 	CertainTokens    uint32                 `protobuf:"varint,21,opt,name=certain_tokens,json=certainTokens,proto3" json:"certain_tokens,omitempty"`            // leading ones that it may be prefilled in pieces of; 0: whole
 	Begun            *Begun                 `protobuf:"bytes,22,opt,name=begun,proto3" json:"begun,omitempty"`                                                  // absent where no piece is prefilled
+	Proxied          bool                   `protobuf:"varint,23,opt,name=proxied,proto3" json:"proxied,omitempty"`                                             // a proxy sends it: it runs as a pair only where decode calls prefill
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -459,6 +460,13 @@ func (x *RemoteRequest) GetBegun() *Begun {
 		return x.Begun
 	}
 	return nil
+}
+
+func (x *RemoteRequest) GetProxied() bool {
+	if x != nil {
+		return x.Proxied
+	}
+	return false
 }
 
 // Begun is a request of which pieces are prefilled: it keeps the servers that it has.
@@ -953,7 +961,7 @@ const file_leader_proto_rawDesc = "" +
 	"\x05Hello\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\tR\x05token\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x03R\x05epoch\"\x91\x05\n" +
+	"\x05epoch\x18\x03 \x01(\x03R\x05epoch\"\xab\x05\n" +
 	"\rRemoteRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x12\n" +
@@ -977,7 +985,8 @@ const file_leader_proto_rawDesc = "" +
 	"\x05exact\x18\x13 \x01(\bR\x05exact\x12+\n" +
 	"\x04home\x18\x14 \x01(\v2\x17.tandem.council.v1.HomeR\x04home\x12%\n" +
 	"\x0ecertain_tokens\x18\x15 \x01(\rR\rcertainTokens\x12.\n" +
-	"\x05begun\x18\x16 \x01(\v2\x18.tandem.council.v1.BegunR\x05begun\"Q\n" +
+	"\x05begun\x18\x16 \x01(\v2\x18.tandem.council.v1.BegunR\x05begun\x12\x18\n" +
+	"\aproxied\x18\x17 \x01(\bR\aproxied\"Q\n" +
 	"\x05Begun\x12\x18\n" +
 	"\aprefill\x18\x01 \x01(\tR\aprefill\x12\x16\n" +
 	"\x06decode\x18\x02 \x01(\tR\x06decode\x12\x16\n" +
