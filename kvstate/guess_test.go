@@ -2,7 +2,6 @@ package kvstate
 
 import (
 	"fmt"
-	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,10 +23,10 @@ func TestGuess_BesideWhatIsConfirmed(t *testing.T) {
 			}
 		}
 		want("before", 32, 32)
-		first := ix.Guess("s", &h, math.MaxInt, 0)
+		first := ix.Guess("s", &h, 0)
 		want("guessed", 32, 96)
 		match()
-		second := ix.Guess("s", &h, math.MaxInt, 0)
+		second := ix.Guess("s", &h, 0)
 		first.Withdraw()
 		first.Withdraw()
 		want("one of two withdrawn", 32, 96)
@@ -35,7 +34,7 @@ func TestGuess_BesideWhatIsConfirmed(t *testing.T) {
 		want("both withdrawn", 32, 32)
 
 		match()
-		ix.Guess("s", &h, math.MaxInt, 0)
+		ix.Guess("s", &h, 0)
 		s.ApplyLive(Message{Seq: 1, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{3}, parent: 2, tokens: count(32, 16), size: 16, medium: "GPU"})})
 		want("partly confirmed", 48, 96)
 		s.ApplyLive(Message{Seq: 2, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockRemoved", hashes: []uint64{2, 3}, medium: "GPU"})})
@@ -61,7 +60,7 @@ func TestGuess_EachExpiresAtItsOwnTime(t *testing.T) {
 			p := Prompt{Model: "m", Tokens: count(from, 32)}
 			var h Hits
 			ix.Match(&p, &h)
-			ix.Guess("s", &h, math.MaxInt, 0)
+			ix.Guess("s", &h, 0)
 		}
 		want := func(after time.Duration, blocks int) {
 			t.Helper()
@@ -97,9 +96,9 @@ func TestGuess_EndsSoonAfterItWasComputed(t *testing.T) {
 		var h Hits
 		match := func(p *Prompt) cached.Tokens { ix.Match(p, &h); return h.Held("s") }
 		match(&q)
-		ix.Guess("s", &h, math.MaxInt, time.Second)
+		ix.Guess("s", &h, time.Second)
 		match(&p)
-		guess := ix.Guess("s", &h, math.MaxInt, 2*time.Second)
+		guess := ix.Guess("s", &h, 2*time.Second)
 		s.ApplyLive(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1, 2, 3, 4}, tokens: count(0, 64), size: 16, medium: "GPU"})})
 		guess.Computed()
 		s.ApplyLive(Message{Seq: 1, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockRemoved", hashes: []uint64{3, 4}, medium: "GPU"})})
@@ -141,15 +140,15 @@ func TestGuess_Counted(t *testing.T) {
 	p := Prompt{Model: "m", Tokens: count(0, 128)}
 	var h Hits
 	ix.Match(&p, &h)
-	ix.Guess("s0", &h, math.MaxInt, 0)
-	ix.Guess("nobody", &h, math.MaxInt, 0).Withdraw()
+	ix.Guess("s0", &h, 0)
+	ix.Guess("nobody", &h, 0).Withdraw()
 	if ix.Match(&p, &h); h.Held("s0") != (cached.Tokens{GPU: 128, CPU: 128, Disk: 128, Pending: 128}) || h.Held("s1") != (cached.Tokens{}) {
 		t.Errorf("%+v and %+v", h.Held("s0"), h.Held("s1"))
 	}
 	// There is room for ten blocks: the older guess goes.
 	q := Prompt{Model: "m", Tokens: count(500, 64)}
 	ix.Match(&q, &h)
-	ix.Guess("s1", &h, math.MaxInt, 0)
+	ix.Guess("s1", &h, 0)
 	if ix.Match(&p, &h); h.Tokens("s0", GPU) != 0 {
 		t.Errorf("%d tokens", h.Tokens("s0", GPU))
 	}
@@ -167,7 +166,7 @@ func BenchmarkGuess(b *testing.B) {
 	ix.Match(&p, &h)
 	b.ReportAllocs()
 	for b.Loop() {
-		ix.Guess("s", &h, math.MaxInt, 0).Withdraw()
+		ix.Guess("s", &h, 0).Withdraw()
 	}
 }
 
@@ -186,8 +185,8 @@ func TestGuess_LeavesWithItsServer(t *testing.T) {
 		p := Prompt{Model: "m", Tokens: count(0, 96)}
 		var h Hits
 		ix.Match(&p, &h)
-		ix.Guess("s", &h, math.MaxInt, time.Minute)
-		ix.Guess("other", &h, math.MaxInt, time.Minute)
+		ix.Guess("s", &h, time.Minute)
+		ix.Guess("other", &h, time.Minute)
 		s.Close()
 		again, err := ix.Open(Spec{SourceID: SourceID{Server: "s"}, Model: "m", BlockTokens: 16})
 		if err != nil {
@@ -231,7 +230,7 @@ func TestHits_ExtendsByTheNextBlockThatIsShared(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	ix.Guess("s", own, 64, time.Minute) // then the two blocks behind are to be held as well
+	ix.Guess("s", match("m", count(0, 64)), time.Minute) // then the two blocks behind are to be held as well
 	if ix.Rematch(own); own.Extends("s", match("m", count(0, 64))) || !own.Extends("s", match("m", count(0, 80))) {
 		t.Error("what is guessed does not count as held")
 	}

@@ -95,10 +95,9 @@ func (ix *Index) MatchChains(model string, promptTokens int, chains []Chain, h *
 	m.counts.recordMatch(h)
 }
 
-// Guess enters that a server will hold the prompt that h is the match of, or so many leading tokens
-// of it, in so long. It is believed for that and a short time more, or until soon after it is said to
-// be computed, or until withdrawn.
-func (ix *Index) Guess(server string, h *Hits, tokens int, in time.Duration) Guess {
+// Guess enters that a server will hold the prompt that h is the match of in so long. It is believed for
+// that and a short time more, or until soon after it is said to be computed, or until withdrawn.
+func (ix *Index) Guess(server string, h *Hits, in time.Duration) Guess {
 	if h.model == nil {
 		return Guess{}
 	}
@@ -107,7 +106,7 @@ func (ix *Index) Guess(server string, h *Hits, tokens int, in time.Duration) Gue
 	for _, rank := range h.members.servers[server] {
 		for _, group := range rank.groups {
 			for _, holder := range group.holders {
-				if new := g.of.add(holder.number, h.missing(holder, tokens), until); new != nil {
+				if new := g.of.add(holder.number, h.missing(holder), until); new != nil {
 					g.all = append(g.all, new)
 				}
 			}
@@ -119,11 +118,9 @@ func (ix *Index) Guess(server string, h *Hits, tokens int, in time.Duration) Gue
 // CountsGuesses reports whether guesses count as held.
 func (ix *Index) CountsGuesses() bool { return ix.cfg.CountGuesses }
 
-// missing is the whole blocks of so many leading tokens of the prompt that a holder does not have on
-// its GPU.
-func (h *Hits) missing(of held, tokens int) []Hash {
+// missing is the whole blocks of the prompt that a holder does not have on its GPU.
+func (h *Hits) missing(of held) []Hash {
 	chain := h.chainOf(of.blockForm)
-	chain = chain[:min(len(chain), tokens/of.blockTokens)]
 	return chain[min(len(chain), int(h.prefixes[of.number][GPU])):]
 }
 

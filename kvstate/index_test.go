@@ -2,7 +2,6 @@ package kvstate
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -65,7 +64,7 @@ func TestIndex_ReadersAndWriters(t *testing.T) {
 			var h Hits
 			for !stop.Load() {
 				ix.Match(&prompt, &h)
-				ix.Guess("w1", &h, math.MaxInt, 0).Withdraw()
+				ix.Guess("w1", &h, 0).Withdraw()
 				for server, held := range h.All() {
 					if held.GPU > 1600 || held.CPU < held.GPU {
 						t.Errorf("%s: %+v", server, held)

@@ -2,7 +2,6 @@ package pd
 
 import (
 	"net/http"
-	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate/cached"
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -28,7 +27,6 @@ type binding struct {
 	hits         hits              // of the prompt, on the server that computes it; none where a hand-off is there already
 	choice       decision.Choice   // what it was chosen from
 	upTo         int               // token of the prompt that the next prefill leg goes to; 0: the whole prompt
-	pieceTime    time.Duration     // that it takes; 0 where upTo is 0
 	cut          cutPrompt         // pieces so far
 	decodePieces cost.DecodePieces // how decode computes the prompt by itself
 	span         spans.Leg         // of decode's leg

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -98,7 +97,7 @@ func TestBindNow_NoDeadlineProbeIsDueThen(t *testing.T) {
 func TestLocality_OfAnUnknownPromptNothingIsPredicted(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(100))
 	s := f.Fleet.Servers()
-	if withdraw, computed := f.Binder.Locality.predict(&prefix{model: testModel}, math.MaxInt, time.Second, s[0], s[1]); withdraw != nil || computed != nil {
+	if withdraw, computed := f.Binder.Locality.predict(&prefix{model: testModel}, time.Second, s[0], s[1]); withdraw != nil || computed != nil {
 		t.Error("there is something to withdraw")
 	}
 }
@@ -114,7 +113,7 @@ func TestLocality_WhatIsPredictedByTextIsWithdrawn(t *testing.T) {
 		f := newTestFleet(t, 1, testPrompt(100))
 		l, s := f.Binder.Locality, f.Fleet.Servers()
 		computing := func() int { return l.SentText.Computing(p.saltedModel(), versionOf(s[0]), chunks) }
-		withdraw, _ := l.predict(p, math.MaxInt, time.Second, s[0], s[1])
+		withdraw, _ := l.predict(p, time.Second, s[0], s[1])
 		if n := computing(); n != len(chunks) || withdraw == nil {
 			t.Fatalf("%s: %d chunks are being computed", name, n)
 		}

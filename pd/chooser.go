@@ -1,7 +1,6 @@
 package pd
 
 import (
-	"math"
 	"math/rand/v2"
 	"slices"
 	"sort"
@@ -234,8 +233,9 @@ func (ch *Chooser) takeProbe(r *bindRequest, now time.Time) bool {
 }
 
 // predictCached notes which server computes the prompt, so that those with the same beginning
-// go there too rather than compute it elsewhere: they stand behind it in that server's queue,
-// so it is there when their turn comes. On decode nothing makes them wait for the transfer.
+// go there too rather than compute it elsewhere: they stand behind it in that server's queue, and
+// behind what is left of it where it is sent in pieces, so it is there when their turn comes. On
+// decode nothing makes them wait for the transfer.
 func (ch *Chooser) predictCached(r *bindRequest, b *binding, decode *pools.Server) {
 	if ch.Locality == nil || r.prefix == nil || b.handoff != nil {
 		return
@@ -244,11 +244,7 @@ func (ch *Chooser) predictCached(r *bindRequest, b *binding, decode *pools.Serve
 	if b.prefill != nil {
 		computes = b.prefill.Server()
 	}
-	upTo, in := math.MaxInt, b.chosen.Terms.FirstStep()
-	if b.upTo > 0 {
-		upTo, in = b.upTo, b.chosen.Terms.Queue+b.pieceTime
-	}
-	b.withdraw, b.computed = ch.Locality.predict(r.prefix, upTo, in, computes, decode)
+	b.withdraw, b.computed = ch.Locality.predict(r.prefix, b.chosen.Terms.FirstStep(), computes, decode)
 }
 
 // recordHits keeps what the server that was chosen for the prompt holds of it. A hand-off that

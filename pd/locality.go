@@ -237,7 +237,7 @@ func (l *Locality) SetSourceClasses(classes map[string]uint64) { l.sourceClasses
 // known by text alone.
 const computesLonger = time.Second
 
-// predict notes that a server computes so many tokens of the prompt and holds them in so long, and returns what
+// predict notes that a server computes the prompt and holds it in so long, and returns what
 // takes it back when it will not. What is known by text alone is never confirmed, so it is
 // noted of decode as well, which gets it then. The text of other prompts is noted too, and that it is
 // computed where not all of their tokens are known: of the
@@ -246,18 +246,15 @@ const computesLonger = time.Second
 //
 // computed says that it has: without that, what the server has evicted since would be believed to be
 // held until long after.
-func (l *Locality) predict(p *prefix, upTo int, in time.Duration, computes, decode *pools.Server) (withdraw, computed func()) {
+func (l *Locality) predict(p *prefix, in time.Duration, computes, decode *pools.Server) (withdraw, computed func()) {
 	now, of, on := time.Now(), p.saltedModel(), versionOf(computes)
 	text, seen := p.tokens.Chunks, senttext.Sighting{Held: now, Computes: now.Add(in + computesLonger), Shared: p.source != nil}
 	var guess kvstate.Guess
 	if len(text) == 0 {
-		guess, text, seen.Shared = l.Index.Guess(computes.ID(), &p.hits, upTo, in), p.text, false
+		guess, text, seen.Shared = l.Index.Guess(computes.ID(), &p.hits, in), p.text, false
 		if guess.Entered() && p.tokens.Complete || !l.Index.CountsGuesses() {
 			seen.Computes = time.Time{}
 		}
-	}
-	if known := len(p.tokens.IDs); upTo < known {
-		text = text[:len(text)*upTo/known]
 	}
 	if len(text) > 0 {
 		if decode != computes {

@@ -3,7 +3,6 @@ package pd
 import (
 	"context"
 	"encoding/json"
-	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -72,7 +71,7 @@ func TestLocality_WhatIsComputedIsKnownByTextBeyondTheKnownTokens(t *testing.T) 
 	}
 	first, sibling := of(4), of(5)
 	f.Binder.snapshotFor(&first.bind, nil, time.Now())
-	withdraw, _ := f.Binder.Locality.predict(first.bind.prefix, math.MaxInt, time.Minute, s[0], s[1])
+	withdraw, _ := f.Binder.Locality.predict(first.bind.prefix, time.Minute, s[0], s[1])
 	held := func() int {
 		v := f.Binder.snapshotFor(&sibling.bind, nil, time.Now())
 		return v.candidates.Prefill[0].Cached.GPU

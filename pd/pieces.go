@@ -76,21 +76,24 @@ func (ch *Chooser) pieceEnd(r *bindRequest, v *snapshot, prefill, decode int, no
 	return end
 }
 
-// pieceWork is what a piece of a prompt is to the server that computes it.
-func (ch *Chooser) pieceWork(c *cost.Candidate, end int) curve.Work {
-	return curve.Work{Tokens: end, Computed: max(1, end-c.Cached.GPU), Estimate: ch.Cost.PieceTime(c, end), Shared: cost.Duration(c.Prefill.Fixed())}
+// pieceWork is what a piece of a prompt, which takes so long whole, is to the server that computes it.
+func (ch *Chooser) pieceWork(c *cost.Candidate, end int, whole time.Duration) curve.Work {
+	piece := ch.Cost.PieceTime(c, end)
+	return curve.Work{Tokens: end, Computed: max(1, end-c.Cached.GPU), Estimate: piece, Shared: cost.Duration(c.Prefill.Fixed()), Rest: max(0, whole-piece)}
 }
 
 // keepBegun gives a snapshot what the servers of a request hold of it since its prefill began,
-// whether their events have come or not.
+// whether their events have come or not. What is left of it is expected there for others (predictCached),
+// and nobody computes it before the request itself.
 func (v *snapshot) keepBegun(begun *begunPrefill) {
 	if p := cost.IndexOf(v.candidates.Prefill, begun.prefill); p >= 0 {
 		held := &v.candidates.Prefill[p].Cached
-		held.GPU = max(held.GPU, begun.tokens)
+		held.GPU, held.Pending = max(held.Confirmed(), begun.tokens), 0
 	}
 	if d := cost.IndexOf(v.candidates.Decode, begun.decode); d >= 0 {
 		held := &v.candidates.Decode[d].Cached
 		held.GPU = max(held.GPU, begun.tokens)
+		held.Pending = min(held.Pending, held.GPU-begun.tokens)
 	}
 }
 
@@ -112,8 +115,7 @@ func (ch *Chooser) claimPrefill(r *bindRequest, v *snapshot, b *binding, prefill
 	c := &v.candidates.Prefill[prefill]
 	work := prefillWork(r, c, b.chosen.Terms.Prefill)
 	if b.upTo = ch.pieceEnd(r, v, prefill, decode, now); b.upTo > 0 {
-		work = ch.pieceWork(c, b.upTo)
-		b.pieceTime = work.Estimate
+		work = ch.pieceWork(c, b.upTo, work.Estimate)
 	}
 	lease, err := v.prefill[prefill].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
 	if err != nil {

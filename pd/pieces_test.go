@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -266,5 +267,29 @@ func TestJudgePiece_WhatTheNextOneFinds(t *testing.T) {
 		if n := f.metric("tandem_prefill_pieces_total", "outcome", outcome) - before; n != 1 {
 			t.Errorf("%s is found: %v count as %s", name, n, outcome)
 		}
+	}
+}
+
+// Of a prompt that is sent in pieces all is expected on its server, by others: not what the first piece
+// has alone, nor by the request itself, whose next piece would be taken for computed.
+func TestBindLong_OthersFollowTheWholePrompt(t *testing.T) {
+	t.Parallel()
+	f := cuttingFleet(t, "0.32.0")
+	source, err := f.Binder.Locality.Index.Open(kvstate.Spec{SourceID: kvstate.SourceID{Server: f.server(f.prefill[0]).ID()}, Model: testModel, BlockTokens: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	source.ApplyLive(kvstate.Message{Payload: stored(testPrompt(64))}) // one that has published nothing has no place
+	st, b := f.bindLong(7000, 7000)
+	defer b.undo()
+	held := func(st *requestState) cost.Candidate {
+		return f.Binder.snapshotFor(&st.bind, nil, time.Now()).candidates.Prefill[0]
+	}
+	if c := held(f.longRequest(7000, 7000)); c.Cached.GPU < 6900 || c.Cached.Pending != c.Cached.GPU || c.Rest <= 0 {
+		t.Errorf("another finds %+v, and %v of it left", c.Cached, c.Rest)
+	}
+	st.bind.begun = &begunPrefill{prefill: b.chosen.Prefill, decode: b.chosen.Decode, tokens: b.upTo}
+	if c := held(st); c.Cached.GPU != b.upTo || c.Cached.Pending != 0 {
+		t.Errorf("the request itself finds %+v behind %d tokens", c.Cached, b.upTo)
 	}
 }

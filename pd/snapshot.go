@@ -218,7 +218,7 @@ func (sn *Snapshotter) snapshotFor(r *bindRequest, refused map[string]bool, now 
 		return v
 	}
 	from := candidateOf(v.handoff.From, now)
-	from.Queue, from.Forming = 0, 0 // the work is done
+	from.Queue, from.Forming, from.Rest = 0, 0, 0 // the work is done
 	from.Cached = cached.Tokens{GPU: r.req.PromptTokens}
 	with := v
 	with.prefill = []*pools.Server{v.handoff.From}
@@ -322,7 +322,7 @@ func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 	c.Prefill, c.PrefillKnown, c.PrefillError = prefills.Curve, prefills.Confidence, prefills.Error
 	c.Step, c.StepKnown, c.StepError = steps.Curve, steps.Confidence, steps.Error
 	load := s.FreshLoad(now)
-	c.Forming = prefill.Forming
+	c.Forming, c.Rest = prefill.Forming, prefill.Rest
 	c.Queue = prefill.Queue + load.ExternalQueue(c.Prefill, now)
 	if load.Running.Known {
 		c.Running = max(c.Running, int(load.Running.Value))

@@ -20,11 +20,15 @@ type InFlight struct {
 	Queue    time.Duration // predicted time until the outstanding work is done
 	Stays    time.Duration // of it, what does not wear off while nothing is answered
 	Forming  time.Duration // of it, what is done in the same step as what is sent now; this gateway's
+	Rest     time.Duration // not in it: what is left of prompts of which it is pieces; this gateway's
 }
 
 // Plus returns the sum of two.
 func (w InFlight) Plus(o InFlight) InFlight {
-	return InFlight{Requests: w.Requests + o.Requests, Tokens: w.Tokens + o.Tokens, Queue: w.Queue + o.Queue, Stays: w.Stays + o.Stays, Forming: w.Forming + o.Forming}
+	return InFlight{
+		Requests: w.Requests + o.Requests, Tokens: w.Tokens + o.Tokens, Queue: w.Queue + o.Queue,
+		Stays: w.Stays + o.Stays, Forming: w.Forming + o.Forming, Rest: w.Rest + o.Rest,
+	}
 }
 
 // LegIndex is the index of a leg in arrays with a value for each: 0 is prefill, 1 decode.
@@ -40,7 +44,7 @@ func (l *workInFlight) OwnInFlight(leg Role, now time.Time) InFlight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := &l.work[LegIndex(leg)]
-	return InFlight{Requests: w.Len(), Tokens: w.Tokens(), Queue: w.Ahead(now), Stays: w.Floor(), Forming: w.Forming()}
+	return InFlight{Requests: w.Len(), Tokens: w.Tokens(), Queue: w.Ahead(now), Stays: w.Floor(), Forming: w.Forming(), Rest: w.Rest()}
 }
 
 // InFlight returns the outstanding work of all gateways on the server, as far as

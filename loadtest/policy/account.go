@@ -39,13 +39,14 @@ func (e *event) computed() int { return e.upTo - e.estimate.cached }
 
 // prefillWork is what the request was believed to be to its prefill server.
 func (e *event) prefillWork() curve.Work {
-	return curve.Work{Computed: e.computed(), Estimate: runDuration(e.estimate.prefill), Shared: runDuration(e.estimate.shared)}
+	return curve.Work{Computed: e.computed(), Estimate: runDuration(e.estimate.prefill), Shared: runDuration(e.estimate.shared), Rest: runDuration(e.estimate.rest)}
 }
 
 // estimate is what was believed of a request when it was sent.
 type estimate struct {
 	prefill    float64 // seconds on its prefill server
 	shared     float64 // of them, what a step there takes whatever is in it
+	rest       float64 // seconds of what is left of the prompt behind a piece of it
 	nominal    float64 // seconds on a server of nominal speed
 	cached     int     // tokens there, or on decode if that computes the prompt
 	output     int     // expected tokens

@@ -1,42 +1,52 @@
 package policy
 
-// computing is what the prefill servers were sent by this gateway and have not published: of
-// later requests with the same beginning it counts as cached, as the gateway's own index
-// guesses, since they stand behind it in that server's queue.
+// computing is what the servers were sent by this gateway and have not published: of later requests
+// with the same beginning it counts as cached, as the gateway's own index guesses, since they stand
+// behind it in that server's queue. What is sent in pieces counts whole: the rest follows.
 type computing struct {
-	copies  []uint16           // by block, and by prefill server: requests that it was sent for
-	servers int                // prefill servers
-	ended   []endedComputation // in order of time
+	copies   []uint16           // by block, and by server: requests that it was sent for
+	prefills int                // servers
+	servers  int                // these, and the decode servers behind them
+	ended    []endedComputation // in order of time
 }
 
-// endedComputation is a prompt that was computed: its events are there by a time.
+// endedComputation is a prompt, or a piece of it, that was computed: its events are there by a time.
 type endedComputation struct {
-	at      float64
-	prefill int
-	blocks  []int32
+	at     float64
+	server int
+	blocks []int32
 }
 
-// newComputing returns one of so many prefill servers, for blocks whose ids are below known.
-func newComputing(servers, known int) *computing {
-	return &computing{copies: make([]uint16, servers*known), servers: servers}
+// newComputing returns one of so many servers, for blocks whose ids are below known.
+func newComputing(prefills, decodes, known int) *computing {
+	servers := prefills + decodes
+	return &computing{copies: make([]uint16, servers*known), prefills: prefills, servers: servers}
 }
 
-// at is where the copies of a block that a prefill server was sent are counted.
-func (c *computing) at(prefill int, block int32) int { return int(block)*c.servers + prefill }
+// at is where the copies of a block that a server was sent are counted.
+func (c *computing) at(server int, block int32) int { return int(block)*c.servers + server }
 
-// begin counts what a request, or a piece of it, lets its prefill server compute.
+// serverOf is the server that computes a request's prompt.
+func (c *computing) serverOf(j *job) int {
+	if j.pair.Prefill == Aggregated {
+		return c.prefills + j.pair.Decode
+	}
+	return j.pair.Prefill
+}
+
+// begin counts what a request, or a piece of it, lets its server compute.
 func (c *computing) begin(j *job) {
-	for _, b := range j.whole() {
-		c.copies[c.at(j.pair.Prefill, b)]++
+	for _, b := range j.req.wholeUpTo(j.req.Prompt) {
+		c.copies[c.at(c.serverOf(j), b)]++
 	}
 }
 
-// end is called when that was computed up to a token, with the time at which its events have come.
-func (c *computing) end(j *job, upTo int, at float64) {
-	c.ended = append(c.ended, endedComputation{at: at, prefill: j.pair.Prefill, blocks: j.req.wholeUpTo(upTo)})
+// end is called when that was computed, with the time at which its events have come.
+func (c *computing) end(j *job, at float64) {
+	c.ended = append(c.ended, endedComputation{at: at, server: c.serverOf(j), blocks: j.req.wholeUpTo(j.req.Prompt)})
 }
 
-// extend adds to the leading blocks that prefill servers hold those that they compute.
+// extend adds to the leading blocks that servers hold those that they compute.
 func (c *computing) extend(blocks []int32, held []int, now float64) {
 	for len(c.ended) > 0 && c.ended[0].at <= now {
 		c.forget(&c.ended[0])
@@ -51,6 +61,6 @@ func (c *computing) extend(blocks []int32, held []int, now float64) {
 
 func (c *computing) forget(e *endedComputation) {
 	for _, b := range e.blocks {
-		c.copies[c.at(e.prefill, b)]--
+		c.copies[c.at(e.server, b)]--
 	}
 }

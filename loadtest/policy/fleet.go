@@ -79,6 +79,7 @@ func (f *fleet) refresh(v *View) {
 	for p := range f.field.Prefill {
 		c := &f.field.Prefill[p]
 		c.Queue, c.Forming, c.Queued = runDuration(v.QueueSeconds(p)), v.gateway.account.prefill[p].work.Forming(), v.PrefillRequests(p)
+		c.Rest = v.gateway.account.prefill[p].work.Rest()
 		c.Prefill = prefillCurve(v.prefillHardware(p), v.gateway.learned.speeds[p].mean())
 	}
 	for d := range f.field.Decode {
@@ -103,7 +104,7 @@ func (f *fleet) updateCached(v *View, j *job) {
 		f.field.Prefill[p].Cached = cached.Tokens{GPU: v.PrefillHit(p), Pending: v.PrefillPending(p)}
 	}
 	for d := range f.field.Decode {
-		f.field.Decode[d].Cached = cached.Tokens{GPU: v.DecodeHit(d)}
+		f.field.Decode[d].Cached = cached.Tokens{GPU: v.DecodeHit(d), Pending: v.DecodePending(d)}
 	}
 }
 

@@ -45,9 +45,9 @@ func newGateway(c *cluster, id, blocks int, seed uint64) *gateway {
 		waking:  math.Inf(1),
 	}
 	if c.ours {
-		g.computing = newComputing(c.scenario.Prefill, blocks)
+		g.computing = newComputing(c.scenario.Prefill, c.scenario.Decode, blocks)
 	}
-	g.view = View{gateway: g, held: make([]int, c.scenario.Prefill+c.scenario.Decode), pending: make([]int, c.scenario.Prefill)}
+	g.view = View{gateway: g, held: make([]int, c.scenario.Prefill+c.scenario.Decode), pending: make([]int, c.scenario.Prefill+c.scenario.Decode)}
 	return g
 }
 
@@ -139,7 +139,7 @@ func (g *gateway) send(j *job) {
 	g.cluster.bindIdle(g, j)
 	g.estimate(j)
 	j.sender = g
-	if g.computing != nil && j.pair.Prefill != Aggregated {
+	if g.computing != nil {
 		g.computing.begin(j)
 	}
 	g.cluster.notifyGateways(j, dispatched)
@@ -246,7 +246,7 @@ func (g *gateway) observe(j *job, e *event) {
 		return
 	case pieceDone, prefilled:
 		if g.computing != nil && e.sender == g {
-			g.computing.end(j, e.upTo, now+g.cluster.scenario.EventDelay)
+			g.computing.end(j, now+g.cluster.scenario.EventDelay)
 		}
 		served := g.account.recordPrefilled(j, e, now)
 		nominal := e.estimate.nominal
@@ -263,6 +263,9 @@ func (g *gateway) observe(j *job, e *event) {
 			learner.Prefilled(&g.view, j)
 		}
 	case streaming:
+		if g.computing != nil && e.sender == g && j.pair.Prefill == Aggregated {
+			g.computing.end(j, now+g.cluster.scenario.EventDelay)
+		}
 		g.account.recordFirstToken(j)
 		g.learnTransfer(j)
 	case ended:
@@ -324,6 +327,7 @@ func (g *gateway) estimate(j *job) {
 		}
 		e.nominal = v.prefillHardware(p).prefill(j.upTo, e.cached)
 		e.prefill, e.shared = e.nominal*v.speed(p), v.prefillHardware(p).PrefillStep
+		e.rest = (v.prefillHardware(p).prefill(j.req.Prompt, e.cached) - e.nominal) * v.speed(p)
 		e.bytes = v.MissingBytes(j.pair.Decode)
 		e.step = v.StepSeconds(j.pair.Decode)
 		e.room = v.RoomSeconds(j.pair.Decode) > 0
@@ -341,11 +345,13 @@ func (g *gateway) viewFor(j *job) *View {
 	v.now, v.job = g.cluster.cal.now, j
 	g.index.match(j.req.whole(), v.held)
 	if g.computing != nil {
-		held := v.held[:g.cluster.scenario.Prefill]
-		copy(v.pending, held)
-		g.computing.extend(j.req.whole(), held, v.now)
-		for p := range held {
-			v.pending[p] = held[p] - v.pending[p]
+		copy(v.pending, v.held)
+		g.computing.extend(j.req.whole(), v.held, v.now)
+		if p := j.pair.Prefill; j.pieces > 0 { // nobody but the request itself computes its rest there
+			v.held[p] = v.pending[p]
+		}
+		for i := range v.held {
+			v.pending[i] = v.held[i] - v.pending[i]
 		}
 	}
 	return v

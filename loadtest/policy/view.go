@@ -9,7 +9,7 @@ type View struct {
 	now     float64
 	job     *job
 	held    []int // leading blocks of the request by server, prefill first
-	pending []int // of them, by prefill server, those that are being computed there for others
+	pending []int // of them, those that are being computed there for others
 }
 
 func (v *View) scenario() *Scenario { return v.gateway.cluster.scenario }
@@ -44,6 +44,15 @@ func (v *View) PrefillHit(p int) int {
 
 // PrefillPending is how many of those tokens p is computing for other requests.
 func (v *View) PrefillPending(p int) int { return v.pending[p] * blockTokens }
+
+// DecodePending is how many of DecodeHit's tokens d is computing for other requests.
+func (v *View) DecodePending(d int) int {
+	pending := v.pending[v.Prefills()+d] * blockTokens
+	if d == v.job.pair.Decode {
+		pending = min(pending, v.DecodeHit(d)-v.job.done)
+	}
+	return pending
+}
 
 func (v *View) DecodeHit(d int) int {
 	held := v.held[v.Prefills()+d] * blockTokens

@@ -26,6 +26,7 @@ type Candidate struct {
 	Moving       time.Duration // predicted time for which its link is taken by KV under way
 	Forming      time.Duration // of it, what is done in the same step of the engine as a prompt that is sent now
 	Queued       int           // requests of that work
+	Rest         time.Duration // predicted time of what is left of prompts of which pieces are in that work
 	Cached       cached.Tokens // leading tokens of the request that it holds, by tier
 	Remote       Remote        // that holds more of it, and can be pulled from
 	PieceBlock   int           // tokens of a KV block where its prefix cache is known to keep pieces of a prompt; 0: it is not
@@ -81,7 +82,7 @@ type Candidates struct {
 
 // SetLoad takes over how loaded a server is.
 func (c *Candidate) SetLoad(now Candidate) {
-	c.Queue, c.Forming, c.Queued = now.Queue, now.Forming, now.Queued
+	c.Queue, c.Forming, c.Queued, c.Rest = now.Queue, now.Forming, now.Queued, now.Rest
 	c.Running, c.Decodes = now.Running, now.Decodes
 	c.KVUsed, c.KVFree, c.KVKnown = now.KVUsed, now.KVFree, now.KVKnown
 }

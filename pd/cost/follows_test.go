@@ -1,6 +1,7 @@
 package cost
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/tandem-gateway/tandem/kvstate/cached"
@@ -23,8 +24,29 @@ func TestCandidates_Follow(t *testing.T) {
 		for _, held := range c.held {
 			f.Prefill = append(f.Prefill, Candidate{Cached: held})
 		}
-		if got := f.follows(); got != c.want {
+		if got := f.follows(make([]bool, len(f.Prefill))); got != c.want {
 			t.Errorf("%s: follows %v", name, got)
 		}
+	}
+}
+
+// Of the servers that compute a beginning of a prompt all are told, also where another has as much.
+func TestCandidates_FollowsOn(t *testing.T) {
+	f := Candidates{Prefill: []Candidate{
+		{Cached: cached.Tokens{GPU: 20_000}}, {Cached: cached.Tokens{GPU: 20_000, Pending: 20_000}}, {Cached: cached.Tokens{GPU: 20_000, Pending: 1000}},
+	}}
+	on := make([]bool, 3)
+	if f.follows(on) || !slices.Equal(on, []bool{false, true, false}) {
+		t.Errorf("it follows on %v", on)
+	}
+}
+
+// What a decode server computes itself is to be moved there all the same.
+func TestMissing_WhatIsBeingComputedIsNotThere(t *testing.T) {
+	m, w := Default(), newWork(20_000)
+	held := m.missing(&Candidate{Cached: cached.Tokens{GPU: 16_000}}, &w)
+	computed := m.missing(&Candidate{Cached: cached.Tokens{GPU: 16_000, Pending: 16_000}}, &w)
+	if none := m.missing(&Candidate{}, &w); computed != none || held >= none {
+		t.Errorf("%v bytes move where it is computed, %v where it is held, %v where nothing is", computed, held, none)
 	}
 }

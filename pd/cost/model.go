@@ -93,7 +93,7 @@ func resized[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 // literal is made first and copied then.
 func (c *Candidate) priceLoad(to *order.PrefillState, fullStep *curve.Features) {
 	to.Ahead, to.Forming, to.StepWork = inSeconds(c.Queue), inSeconds(c.Forming), stepWork(&c.Prefill, fullStep)
-	to.Queued, to.Stalls, to.Self = c.Queued, c.Decodes, -1
+	to.Queued, to.Stalls, to.Self, to.Rest = c.Queued, c.Decodes, -1, inSeconds(c.Rest)
 	to.Excluded, to.SaysFirst, to.Sending = c.Excluded, c.FirstBlock > 0, inSeconds(c.Moving)
 }
 
@@ -159,7 +159,7 @@ func (m *Model) PriceRequest(r Demand, f *Candidates, t *order.Ticket) {
 		}
 		t.PrefillReady = readyAt(t.PrefillReady, i, p.Ready)
 	}
-	t.Follows = f.follows()
+	t.Follows = f.follows(t.FollowsOn)
 	t.HardwareMismatch = hardwareMismatches(t.HardwareMismatch[:0], r, f, t.Prefill)
 	for i := range f.Decode {
 		d := &f.Decode[i]
@@ -186,11 +186,12 @@ func (m *Model) PriceRequest(r Demand, f *Candidates, t *order.Ticket) {
 const worthFollowing = 1024
 
 // follows reports whether a beginning of a request's prompt that no prefill server has is being computed
-// on one of them for another request.
-func (f *Candidates) follows() bool {
+// on one of them for another request, and writes on which ones any is.
+func (f *Candidates) follows(on []bool) bool {
 	most, confirmed := 0, 0
 	for i := range f.Prefill {
 		held := &f.Prefill[i].Cached
+		on[i] = held.Pending >= worthFollowing
 		most, confirmed = max(most, held.GPU), max(confirmed, held.Confirmed())
 	}
 	return most-confirmed >= worthFollowing
@@ -251,11 +252,12 @@ func (f *Candidates) meanPrefill() (mean curve.Curve) {
 	return mean
 }
 
-// missing is the bytes of KV that d lacks. Only whole blocks move.
+// missing is the bytes of KV that d lacks, of what it computes now too: that is seldom there before
+// prefill has computed the rest. Only whole blocks move.
 func (m *Model) missing(d *Candidate, w *work) float64 {
 	tokens := w.prompt
 	if m.DecodeReuse {
-		tokens -= min(tokens, d.Cached.GPU)
+		tokens -= min(tokens, d.Cached.Confirmed())
 	}
 	if tokens != w.moved {
 		w.moved, w.bytes = tokens, float64(tokens/m.BlockTokens*m.BlockTokens*m.KVBytesPerToken)

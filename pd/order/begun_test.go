@@ -76,3 +76,49 @@ func TestOrder_OfWhatHasBegunAPartCounts(t *testing.T) {
 		}
 	}
 }
+
+// What follows a prompt that is computed in pieces waits for all of it, and goes to its server behind
+// what is left of it: while a piece is computed, and between two of them. Unless what is left is
+// another one's, of a lower class, or so long that a free server is sooner.
+func TestOrder_WhatIsLeftGoesBeforeWhatFollowsIt(t *testing.T) {
+	const tail, anew = 0.1, 2.1
+	for name, c := range map[string]struct {
+		ahead, rest, waits float64 // seconds of a piece, of what is left then, and of what waits for its turn
+		class              int     // of what waits
+		follows            bool
+		goes               int // prefill server; -1: the request waits
+		first              bool
+	}{
+		"a piece ends, and the rest is there":  {ahead: 0.04, follows: true, goes: 0},
+		"a piece ends":                         {ahead: 0.04, rest: 1, follows: true, goes: -1},
+		"a piece ends that it does not follow": {ahead: 0.04, rest: 1, goes: 0},
+		"much is left behind a piece":          {ahead: 1, rest: 5, follows: true, goes: 1},
+		"little is left behind a piece":        {ahead: 1, rest: 0.5, follows: true, goes: -1},
+		"the rest waits for its turn":          {waits: 1, follows: true, goes: 0, first: true},
+		"a rest that it does not follow":       {waits: 1, goes: 0},
+		"the rest is of a lower class":         {waits: 1, class: 1, follows: true, goes: 0},
+	} {
+		o, s := New(DefaultConfig()), fleetOf(2, 1)
+		s.Prefill[0].Ahead, s.Prefill[0].Rest = c.ahead, c.rest
+		k := &Ticket{ID: 1}
+		k.price(s, math.Inf(1))
+		k.Prefill[0], k.Prefill[1] = tail, anew
+		copy(k.Reference, k.Prefill)
+		k.Follows, k.FollowsOn[0] = c.follows, c.follows
+		o.Add(k, s.Links)
+		if c.waits > 0 {
+			begun := &Ticket{ID: 2, Class: c.class}
+			begun.price(s, math.Inf(1))
+			begun.Prefill[0] = c.waits
+			begun.KeepTo(Pair{0, 0})
+			o.Add(begun, s.Links)
+		}
+		turn, ok := o.Next(s)
+		switch {
+		case !ok && c.goes >= 0, ok && turn.Prefill != c.goes:
+			t.Errorf("%s: %+v, %v", name, turn.Pair, ok)
+		case ok && turn.Ticket.Begun != c.first:
+			t.Errorf("%s: request %d goes first", name, turn.Ticket.ID)
+		}
+	}
+}

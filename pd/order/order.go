@@ -2,6 +2,7 @@ package order
 
 import (
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -18,6 +19,7 @@ type Order struct {
 	cfg           Config
 	queues        tenantQueues
 	size          int
+	begun         []*Ticket   // of those that wait: Ticket.Begun
 	overdueCredit float64     // overdue requests that may go
 	turn          int         // of the ticket to price again next
 	rate          serviceRate // of the requests that go
@@ -92,8 +94,16 @@ func (o *Order) Add(t *Ticket, links *LinkTable) {
 	t.derive(links)
 	t.rank, t.late = o.rank(t), false
 	t.declined, t.isDeclining = 0, false
+	o.enqueue(t)
+}
+
+// enqueue lets a request wait that may have waited before.
+func (o *Order) enqueue(t *Ticket) {
 	o.queues.add(t)
 	o.size++
+	if t.Begun {
+		o.begun = append(o.begun, t)
+	}
 }
 
 // Update puts a waiting request in its new place after its costs or the links have changed.
@@ -110,6 +120,9 @@ func (o *Order) Remove(t *Ticket) bool {
 		return false
 	}
 	o.size--
+	if t.Begun {
+		o.begun = slices.DeleteFunc(o.begun, func(b *Ticket) bool { return b == t })
+	}
 	return true
 }
 

@@ -27,6 +27,9 @@ type PrefillState struct {
 	// sent now; StepWork is how much work fills a step. Both in seconds.
 	Forming, StepWork float64
 
+	// Rest is the seconds of what is left of prompts of which pieces are in Ahead.
+	Rest float64
+
 	Sending  float64 // seconds for which its link is taken by KV under way
 	Queued   int     // requests that were sent to it and are not answered
 	Stalls   int     // sequences that decode there and stall while it prefills
@@ -34,6 +37,9 @@ type PrefillState struct {
 	Excluded bool    // it may not be chosen now
 	// SaysFirst: the first token of an answer may be its own, if the decode server GoesOn.
 	SaysFirst bool
+
+	rest      float64 // in Order: Rest, and what is left of those prompts of which no piece is computed now
+	restClass int     // in Order: the lowest class of these
 }
 
 // DecodeState is one decode server. Where several step together, Step is that of the slowest,
@@ -144,6 +150,9 @@ func (s *Servers) prefillSide(t *Ticket, p int, price float64) (first, half floa
 	}
 	state := &s.Prefill[p]
 	first = at(t.PrefillReady, p) + s.HandOff + state.Ahead + t.Prefill[p]
+	if t.awaitsRest(p, state) {
+		first += state.rest
+	}
 	return first, first + t.delayToOthers(p, price) + t.Prefill[p]*float64(state.Stalls) + at(t.HardwareMismatch, p)
 }
 

@@ -86,6 +86,9 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 		p, i := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode
 		terms.Ready = max(terms.Ready, at(t.PrefillReady, pair.Prefill))
 		terms.Ahead, terms.Prefill = p.Ahead, t.Prefill[pair.Prefill]
+		if t.awaitsRest(pair.Prefill, p) {
+			terms.Ahead += p.rest
+		}
 		terms.linkWait = s.linkWait(t, pair, terms.Ready+s.HandOff+terms.Ahead+terms.Prefill)
 		terms.Transfer = s.Links.After(s.HandOff, i, t.Missing[pair.Decode]) + terms.linkWait
 		terms.DelayToOthers = t.delayToOthers(pair.Prefill, price) + terms.Prefill*float64(p.Stalls)

@@ -53,6 +53,9 @@ type Ticket struct {
 
 	// Follows: a beginning of its prompt that no prefill server has is being computed for another request.
 	Follows bool
+	// FollowsOn is, by prefill server, whether a beginning of its prompt is being computed there: what is
+	// left of that other prompt goes first, if it is computed in pieces. A shorter slice: no more are.
+	FollowsOn []bool
 
 	// Begun: a piece of its prompt is prefilled, so that it has its pair (KeepTo), and its KV room.
 	Begun bool
@@ -96,7 +99,7 @@ func (t *Ticket) Resize(prefills, decodes int) {
 		t.Prefill, t.Reference, t.leastTransfer = take(prefills), take(prefills), take(prefills)[:0]
 		t.Missing, t.Aggregated, t.Stall = take(decodes), take(decodes), take(decodes)
 	}
-	t.Prefill, t.Reference = sized(t.Prefill, prefills), sized(t.Reference, prefills)
+	t.Prefill, t.Reference, t.FollowsOn = sized(t.Prefill, prefills), sized(t.Reference, prefills), sized(t.FollowsOn, prefills)
 	t.Missing, t.Aggregated, t.Stall = sized(t.Missing, decodes), sized(t.Aggregated, decodes), sized(t.Stall, decodes)
 }
 
@@ -108,9 +111,9 @@ func at(seconds []float64, i int) float64 {
 	return seconds[i]
 }
 
-func sized(s []float64, n int) []float64 {
+func sized[T any](s []T, n int) []T {
 	if cap(s) < n {
-		return make([]float64, n)
+		return make([]T, n)
 	}
 	return s[:n]
 }
@@ -130,6 +133,12 @@ func (t *Ticket) KeepTo(pair Pair) {
 			t.Missing[d] = math.Inf(1)
 		}
 	}
+}
+
+// awaitsRest reports whether what is left of a prompt that a request follows is to go before it on a
+// prefill server. One of a lower class than its own it does not wait for.
+func (t *Ticket) awaitsRest(p int, state *PrefillState) bool {
+	return state.rest > 0 && !t.Begun && p < len(t.FollowsOn) && t.FollowsOn[p] && t.Class >= state.restClass
 }
 
 // exceeds reports whether a request needs more KV room on decode than there is.

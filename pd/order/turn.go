@@ -83,8 +83,7 @@ func (o *Order) Serve(now time.Duration, may May) (Turn, bool) {
 // UndoTurn lets a request wait on whose turn, the last of Next, came to nothing: its servers
 // refused it. No tenant is charged for that.
 func (o *Order) UndoTurn(turn Turn) {
-	o.queues.add(turn.Ticket)
-	o.size++
+	o.enqueue(turn.Ticket)
 	o.queues.setServed(turn.Ticket, turn.served)
 	o.overdueCredit = turn.credit
 	if turn.Ticket.leaves {
@@ -124,17 +123,40 @@ func (o *Order) prepare(s *Servers) {
 	if len(o.declinedFor) != len(s.Prefill) {
 		o.declinedFor, o.isDeclinedFor = make([]float64, len(s.Prefill)), make([]bool, len(s.Prefill))
 	}
+	o.addRest(s)
 	for p := range s.Prefill {
 		switch state := &s.Prefill[p]; {
 		case state.Excluded:
 		case o.isFree(state):
 			o.free = append(o.free, p)
+			if state.rest > 0 { // not to those that follow what is left there
+				o.busy = append(o.busy, p)
+			}
 		default:
 			o.busy = append(o.busy, p)
 		}
 	}
 	o.mostKVRoom = s.mostKVRoom()
 	o.fastestDecode = s.fastestDecode()
+}
+
+// addRest adds up what is left of the prompts that have begun, by prefill server.
+func (o *Order) addRest(s *Servers) {
+	for p := range s.Prefill {
+		s.Prefill[p].rest, s.Prefill[p].restClass = s.Prefill[p].Rest, 0
+	}
+	for _, t := range o.begun {
+		for p, seconds := range t.Prefill {
+			if state := &s.Prefill[p]; !math.IsInf(seconds, 1) {
+				state.rest, state.restClass = state.rest+seconds, max(state.restClass, t.Class)
+			}
+		}
+	}
+}
+
+// isFreeTo says whether a prefill server is about to be free for a request.
+func (o *Order) isFreeTo(t *Ticket, p int, s *Servers) bool {
+	return o.isFree(&s.Prefill[p]) && !t.awaitsRest(p, &s.Prefill[p])
 }
 
 // mayAnyGo says whether any request could go: a prefill server is about to be free, or a decode
@@ -318,7 +340,8 @@ func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
 
 // followShare is the part of its wait within which a request that follows another one must get its
 // first decode step elsewhere. At 1 siblings that come at once would each compute their beginning as
-// soon as the first one does, since that takes no longer than to wait for it.
+// soon as the first one does, since that takes no longer than to wait for it; and the times that are
+// compared are a few per cent off.
 const followShare = 0.9
 
 // patience is how long the first decode step may be away on a free prefill server that a request goes
@@ -360,6 +383,9 @@ func (o *Order) mayStopDeclining(t *Ticket, s *Servers) bool {
 	limit, step := o.patience(t, s), o.fastestDecode.StepSeconds(t)
 	alone := !t.followed && t.leastAggregated+step-rounding <= t.declined
 	for _, p := range o.free {
+		if t.awaitsRest(p, &s.Prefill[p]) {
+			continue
+		}
 		ready, _ := s.prefillSide(t, p, 0)
 		first := ready + t.leastTransfer[p] + step
 		if first <= limit && (alone || !t.followed && first-rounding <= t.declined || first-rounding+o.delayToWaiting(t, p) <= limit) {
@@ -377,6 +403,9 @@ func (o *Order) prefersAwaited(t *Ticket, s *Servers, cost float64) bool {
 	}
 	price, decoding := o.price(t), o.fastestDecode.leastCost(t)
 	for _, p := range o.free {
+		if t.awaitsRest(p, &s.Prefill[p]) {
+			continue
+		}
 		if _, half := s.prefillSide(t, p, price); half+t.leastTransfer[p]+decoding <= cost {
 			return false
 		}
@@ -388,7 +417,7 @@ func (o *Order) prefersAwaited(t *Ticket, s *Servers, cost float64) bool {
 // first there: infinite where it may not wait for that any more.
 func (o *Order) awaitedCost(t *Ticket, s *Servers) float64 {
 	p, d := t.awaited.Prefill, t.awaited.Decode
-	if p == Aggregated || o.isFree(&s.Prefill[p]) || !s.fits(t, &s.Decode[d]) || !s.Possible(t, t.awaited) {
+	if p == Aggregated || o.isFreeTo(t, p, s) || !s.fits(t, &s.Decode[d]) || !s.Possible(t, t.awaited) {
 		return math.Inf(1)
 	}
 	return o.awaitedWork[p] + s.pairCost(t, t.awaited, o.price(t))
@@ -412,6 +441,9 @@ func (o *Order) bestFreePair(t *Ticket, s *Servers) (pair Pair, least float64) {
 	price, decoding := o.price(t), o.fastestDecode.leastCost(t)
 	least = math.Inf(1)
 	for _, p := range o.free {
+		if t.awaitsRest(p, &s.Prefill[p]) {
+			continue
+		}
 		if _, half := s.prefillSide(t, p, price); half+t.leastTransfer[p]+decoding >= least {
 			continue
 		}
@@ -434,6 +466,9 @@ func (o *Order) isBusyPairBetter(t *Ticket, s *Servers, limit float64) (found bo
 		hold := o.awaitedWork[p]
 		if hold+s.Prefill[p].Ahead+least >= limit {
 			continue // it need not be priced
+		}
+		if o.isFreeTo(t, p, s) {
+			continue
 		}
 		if _, half := s.prefillSide(t, p, price); hold+half+t.leastTransfer[p]+decoding >= limit {
 			continue

@@ -13,6 +13,9 @@ type Work struct {
 	// Shared is the part of Estimate that a step of the engine takes whatever is in it: works
 	// that are done in one step take it once.
 	Shared time.Duration
+	// Rest is the engine time of what is left of a prompt of which the work is a piece: it is sent to
+	// the same server when its turn has come.
+	Rest time.Duration
 }
 
 // shared is Shared, where that is not more than all of it; own is what the work adds to the time
@@ -34,8 +37,9 @@ type Backlog struct {
 	// StepTokens is how many tokens are computed in one step at most; 0: each work is a step.
 	StepTokens int
 
-	items    []workItem // oldest first
-	tokens   int        // of all
+	items    []workItem    // oldest first
+	tokens   int           // of all
+	rest     time.Duration // of all
 	lastDone time.Time
 
 	// What follows from the items: how long the step that runs takes, those after it that are
@@ -84,6 +88,7 @@ func (b *Backlog) Begin(id uint64, w Work, now time.Time) {
 	}
 	b.items = append(b.items, workItem{Work: w, id: id, sent: now, beside: len(b.items) > 0})
 	b.tokens += w.Tokens
+	b.rest += w.Rest
 	b.arrange()
 }
 
@@ -137,6 +142,7 @@ func (b *Backlog) End(id uint64, now time.Time) (Completion, bool) {
 	served := now.Sub(b.startOf(w))
 	b.items = slices.Delete(b.items, i, i+1)
 	b.tokens -= w.Tokens
+	b.rest -= w.Rest
 	b.lastDone = now
 	b.arrange()
 	return Completion{Work: w.Work, Served: max(0, served), Alone: !w.beside}, true
@@ -160,6 +166,9 @@ func (b *Backlog) startOf(w workItem) time.Time {
 // Len is how many requests are outstanding, Tokens their tokens.
 func (b *Backlog) Len() int    { return len(b.items) }
 func (b *Backlog) Tokens() int { return b.tokens }
+
+// Rest is what is left of the prompts of which outstanding works are pieces.
+func (b *Backlog) Rest() time.Duration { return b.rest }
 
 // Ahead is the estimated time until a work that were sent now would begin, and what those that
 // are done in one step with it add to it:

@@ -134,3 +134,17 @@ func TestBacklog_WorksThatShareSteps(t *testing.T) {
 		t.Errorf("where each work is a step: %v ahead, %v forms", none.Ahead(testNow), none.Forming())
 	}
 }
+
+// What is left of prompts counts until their pieces are answered, and not as work ahead.
+func TestBacklog_RestIsOfWhatIsOutstanding(t *testing.T) {
+	var b Backlog
+	b.Begin(1, Work{Estimate: 2 * second, Rest: 3 * second}, origin)
+	b.Begin(2, Work{Estimate: second, Rest: second}, origin)
+	if b.Rest() != 4*second || b.Ahead(origin) != 3*second {
+		t.Errorf("%v are left, %v ahead", b.Rest(), b.Ahead(origin))
+	}
+	b.End(1, origin.Add(2*second))
+	if b.Rest() != second {
+		t.Errorf("%v are left when the first is answered", b.Rest())
+	}
+}
