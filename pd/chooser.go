@@ -56,7 +56,7 @@ func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 		if !ok {
 			return nil, view.missing()
 		}
-		if ch.late(r, ch.ttftMargin.Bound(&chosen.Terms), now) {
+		if ch.late(r, view.candidates.Supported(ch.ttftMargin.Bound(&chosen.Terms), &chosen), now) {
 			return nil, queue.ErrDeadline
 		}
 		b, refusedBy := ch.claimFor(r, &view, chosen, now)
@@ -95,7 +95,7 @@ func (ch *Chooser) claimPair(r *bindRequest, prefill, decode string) (*binding, 
 	if !ok {
 		return nil, errBindNow
 	}
-	if ch.late(r, chosen.Terms.TTFT(), now) {
+	if ch.late(r, v.candidates.Supported(chosen.Terms.TTFT(), &chosen), now) {
 		return nil, queue.ErrDeadline
 	}
 	var b *binding

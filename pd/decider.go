@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // Decider binds requests late. A request that has been located waits here until the
@@ -394,12 +395,14 @@ func (q *modelQueue) enter(w *waiter, now time.Time) {
 
 // admit says which requests give way to a new one, or why it is not let in.
 func (q *modelQueue) admit(w *waiter, now time.Time) (displaced []*order.Ticket, err error) {
-	limit := q.latest(w)
+	support := q.snapshot.candidates.Support()
+	forecast := order.Forecast{Margin: q.d.waitMargin.Bound, Supported: support.Of}
+	limit := q.latest(w, support)
 	w.ticket.Latest = limit.Until.Sub(q.d.origin)
-	wait, displaced, ok := q.order.Admit(&w.ticket, &q.servers, q.d.waitMargin.Bound)
+	wait, displaced, ok := q.order.Admit(&w.ticket, &q.servers, forecast)
 	if !ok && errors.Is(limit.Late, queue.ErrDeadline) && q.d.ch.takeProbe(w.request, now) {
 		w.ticket.Latest = w.request.arrived.Add(q.d.maxWait).Sub(q.d.origin)
-		wait, displaced, ok = q.order.Admit(&w.ticket, &q.servers, q.d.waitMargin.Bound)
+		wait, displaced, ok = q.order.Admit(&w.ticket, &q.servers, forecast)
 	}
 	if !ok {
 		return nil, limit.Late
@@ -409,10 +412,10 @@ func (q *modelQueue) admit(w *waiter, now time.Time) (displaced []*order.Ticket,
 }
 
 // latest is until when a request's prefill must begin.
-func (q *modelQueue) latest(w *waiter) queue.Limit {
+func (q *modelQueue) latest(w *waiter, support *curve.Support) queue.Limit {
 	begin := w.request.req.Deadline
 	if !begin.IsZero() {
-		rest := cost.Duration(q.servers.LeastTTFT(&w.ticket))
+		rest := cost.Duration(support.Seconds(q.servers.LeastTTFT(&w.ticket)))
 		begin = begin.Add(-q.d.ch.ttftMargin.Prompt.Bound(rest))
 	}
 	return queue.LimitedBy(begin, w.request.arrived.Add(q.d.maxWait), queue.ErrTimeout)
@@ -471,7 +474,7 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 	q.d.ch.applyRequest(w.request, &q.snapshot, now)
 	turn.Pair = q.snapshot.candidates.Settle(&q.servers, &w.ticket, q.d.ch.home(w.request, now), turn.Pair, turn.Price)
 	chosen := q.snapshot.candidates.Alternative(&q.servers, &w.ticket, turn.Pair, turn.Price)
-	if q.late(w, &chosen.Terms, now) {
+	if q.late(w, &chosen, now) {
 		w.complete(bindResult{err: queue.ErrDeadline})
 		return true
 	}
@@ -520,11 +523,11 @@ func (q *modelQueue) outdateSharers(bound *bindRequest, b *binding, prefill int)
 // late reports whether it is too late for a request whose turn it is. One that comes in
 // only now must be sure of its first token; one that was let in to wait is given up only
 // where it is predicted to come too late.
-func (q *modelQueue) late(w *waiter, chosen *cost.Terms, now time.Time) bool {
+func (q *modelQueue) late(w *waiter, chosen *cost.Alternative, now time.Time) bool {
 	if !now.After(w.entered) {
-		return q.d.ch.late(w.request, q.d.ch.ttftMargin.Bound(chosen), now)
+		return q.d.ch.late(w.request, q.snapshot.candidates.Supported(q.d.ch.ttftMargin.Bound(&chosen.Terms), chosen), now)
 	}
-	if !q.d.ch.late(w.request, chosen.TTFT(), now) {
+	if !q.d.ch.late(w.request, q.snapshot.candidates.Supported(chosen.Terms.TTFT(), chosen), now) {
 		return false
 	}
 	q.d.waitMargin.ObserveMiss(waitShare)

@@ -74,7 +74,7 @@ func newProbedFleet(tb testing.TB, each int, prompt []uint32, interval time.Dura
 		tb.Fatal(err)
 	}
 	cfg, log := pools.Default(), slog.New(slog.DiscardHandler)
-	cfg.ProbeInterval = interval
+	cfg.ProbeInterval, cfg.Measured = interval, true // deadlines count from the first request on
 	fleet := pools.NewFleet(cfg, log)
 	health.Watch(fleet, answers{}, log)
 	tb.Cleanup(func() { _ = fleet.Apply(nil) })

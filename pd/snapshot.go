@@ -319,7 +319,7 @@ func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 		c.FirstBlock = block
 	}
 	prefills, steps := s.Beliefs(now)
-	c.Prefill, c.PrefillKnown, c.PrefillError = prefills.Curve, prefills.Confidence, prefills.Error
+	c.Prefill, c.PrefillKnown, c.PrefillError, c.Evidence = prefills.Curve, prefills.Confidence, prefills.Error, s.Evidence()
 	c.Step, c.StepKnown, c.StepError = steps.Curve, steps.Confidence, steps.Error
 	load := s.FreshLoad(now)
 	c.Forming, c.Rest = prefill.Forming, prefill.Rest

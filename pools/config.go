@@ -24,6 +24,9 @@ type Config struct {
 	Breaker       breaker.Config
 	Prefill       curve.Curve // assumed of a server until it has shown its own, by PrefillFeatures
 	Step          curve.Curve // likewise, by StepFeatures
+	// Measured: the two curves were measured of such servers. Else they are a guess, and no request is
+	// refused for what they predict.
+	Measured bool
 	// StepTokens is how many prompt tokens a server computes in one step at most: the engine's
 	// max_num_batched_tokens. Prompts that fit into one step take its fixed part once.
 	StepTokens int

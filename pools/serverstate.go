@@ -47,5 +47,6 @@ func newServerState(cfg Config) *serverState {
 	l.work[LegIndex(Prefill)].StepTokens = cfg.StepTokens
 	l.prefill = curve.NewLearned(cfg.Prefill, []curve.Features{curve.PrefillFeatures(256, 0), curve.PrefillFeatures(4096, 0), curve.PrefillFeatures(32768, 0)}, cfg.Forgetting)
 	l.step = curve.NewLearned(cfg.Step, []curve.Features{curve.StepFeatures(1, 2000), curve.StepFeatures(32, 100_000), curve.StepFeatures(128, 500_000)}, cfg.Forgetting)
+	l.evidence.Measured = cfg.Measured
 	return l
 }

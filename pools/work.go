@@ -107,11 +107,14 @@ func (s *Server) learnPrefill(id uint64, sent time.Time, x curve.Features, now t
 	s.mu.Unlock()
 	switch {
 	case !known:
+		return
 	case ended.Alone && others == 0:
 		s.prefill.Observe(x, now.Sub(sent), now)
 	default:
-		s.prefill.ObserveServed(x, ended.Served*time.Duration(own)/time.Duration(own+others), now)
+		ended.Served = ended.Served * time.Duration(own) / time.Duration(own+others)
+		s.prefill.ObserveServed(x, ended.Served, now)
 	}
+	s.evidence.Observe(ended)
 }
 
 // ReplicaWork is what other gateways have on the servers, as they report it.
@@ -153,8 +156,9 @@ func (f *Fleet) NotifyWork() { wake(f.worked) }
 
 // speed is what the server has shown of how long work takes on it.
 type speed struct {
-	prefill *curve.Learned // time of a prefill, by PrefillFeatures
-	step    *curve.Learned // time of a decode step, by StepFeatures
+	prefill  *curve.Learned // time of a prefill, by PrefillFeatures
+	step     *curve.Learned // time of a decode step, by StepFeatures
+	evidence curve.Evidence // what prefills took beside what was predicted of them
 }
 
 // PrefillCurve predicts the time of a prefill on the server, by PrefillFeatures.
@@ -167,6 +171,9 @@ func (l *speed) StepCurve() curve.Curve { return l.step.Curve() }
 func (l *speed) Beliefs(now time.Time) (prefill, step curve.Belief) {
 	return l.prefill.Belief(now), l.step.Belief(now)
 }
+
+// Evidence is what the server has shown of how well its prefills are predicted here.
+func (l *speed) Evidence() *curve.Evidence { return &l.evidence }
 
 // ObserveStep teaches the server's step curve one gap between two tokens of a
 // stream, under the batch and KV of that time.

@@ -37,6 +37,7 @@ type Candidate struct {
 	PrefillKnown, StepKnown float64
 	// By how much of themselves the two may be off, as what it has shown scatters: standard errors.
 	PrefillError, StepError float64
+	Evidence                *curve.Evidence // how well its prefills are predicted; nil: it is not asked
 
 	Running int // sequences in its batch
 	Decodes int // of them, decodes that a prefill on it would stall
@@ -95,6 +96,38 @@ func IndexOf(servers []Candidate, id string) int {
 		}
 	}
 	return -1
+}
+
+// Support is what the servers have shown of how well prefills are predicted on them.
+func (f *Candidates) Support() *curve.Support {
+	return curve.NewSupport(func(yield func(*curve.Evidence, float64) bool) {
+		for _, servers := range [][]Candidate{f.Prefill, f.Decode} {
+			for i := range servers {
+				if c := &servers[i]; c.Evidence != nil && !yield(c.Evidence, c.PrefillKnown) {
+					return
+				}
+			}
+		}
+	})
+}
+
+// Supported is so much of a predicted time to the first token of an alternative as its servers'
+// prefills support: 0 where nothing is known of any.
+func (f *Candidates) Supported(first time.Duration, a *Alternative) time.Duration {
+	s, servers, id := f.Support(), f.Prefill, a.Prefill
+	if s.None() {
+		return 0
+	}
+	if id == "" {
+		servers, id = f.Decode, a.Decode
+	}
+	ahead := 1
+	if i := IndexOf(servers, id); i >= 0 {
+		ahead = servers[i].Queued
+	}
+	t := &a.Terms
+	lacking := (t.Queue + t.Prefill).Seconds() - s.Of(t.Queue.Seconds(), ahead) - s.Seconds(t.Prefill.Seconds())
+	return max(0, first-Duration(lacking))
 }
 
 // Only is a copy with none but a chosen pair; prefill is "" where decode runs alone.

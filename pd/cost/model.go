@@ -102,7 +102,7 @@ func (c *Candidate) priceStep(to *order.DecodeState) {
 	to.Receiving = inSeconds(c.Moving)
 	c.nextStep = c.stepWithOneMore()
 	to.Step, to.Ahead, to.PerToken = c.nextStep, inSeconds(c.Queue), c.Step.PerToken()
-	to.Running, to.Used, to.KVRoom = c.Running, c.KVUsed, math.MaxInt
+	to.Running, to.Queued, to.Used, to.KVRoom = c.Running, c.Queued, c.KVUsed, math.MaxInt
 	if c.KVKnown {
 		to.KVRoom = c.KVFree
 	}

@@ -8,30 +8,58 @@ import (
 	"time"
 )
 
+// Forecast says what a wait is predicted by.
+type Forecast struct {
+	// Margin turns a predicted wait into the longest one to expect, so that a request that is
+	// admitted can rely on its turn.
+	Margin func(time.Duration) time.Duration
+	// Supported is how many of so many predicted seconds of prefill, of so many works, are supported
+	// by what servers have shown. nil: all.
+	Supported func(seconds float64, works int) float64
+}
+
+// supported is Supported where it is set.
+func (f *Forecast) supported(seconds float64, works int) float64 {
+	if f.Supported == nil {
+		return seconds
+	}
+	return f.Supported(seconds, works)
+}
+
+// supportedWork is so much of what a request takes from a server as is supported.
+func (f *Forecast) supportedWork(t *Ticket) float64 {
+	if f.Supported == nil || t.leastPrefill <= 0 {
+		return t.leastWork
+	}
+	return t.leastWork * f.Supported(t.leastPrefill, 1) / t.leastPrefill
+}
+
 // Admit lets a request wait if its prefill is predicted to begin by t.Latest, and returns the
-// predicted wait. margin turns a predicted wait into the longest one to expect, so that a request
-// that is admitted can rely on its turn.
+// predicted wait. A request is refused only by what is supported of the prediction: refused it
+// would teach nothing, so that one which is far too long would never be corrected.
 //
 // A newcomer may delay another request beyond that request's Latest only if the other has less
 // claim to a place: it is of a lower class, is late for its objective, or belongs to a tenant that
 // has more work waiting. Such requests give way: they are removed and returned. Requests that
 // would be too late without the newcomer as well are left alone. If ok is false the newcomer does
 // not wait, and nothing has changed.
-func (o *Order) Admit(t *Ticket, s *Servers, margin func(time.Duration) time.Duration) (hold time.Duration, gaveWay []*Ticket, ok bool) {
+func (o *Order) Admit(t *Ticket, s *Servers, f Forecast) (hold time.Duration, gaveWay []*Ticket, ok bool) {
 	o.Add(t, s.Links)
-	fleet := newBacklog(s, o.rate.ratio())
-	before, behind := 0.0, false
-	newcomer := newcomer{Ticket: t}
+	all := func(seconds float64, _ int) float64 { return seconds }
+	predicted, supported := newBacklog(s, o.rate.ratio(), all), newBacklog(s, o.rate.ratio(), f.supported)
+	inAll, before, behind := 0.0, 0.0, false // work of which is supported: before
+	newcomer, own := newcomer{Ticket: t}, f.supportedWork(t)
 	for q, w := range o.served {
+		work := f.supportedWork(w)
 		switch {
 		case w == t:
-			hold, behind = fleet.startsIn(before), true
-			if s.Now+margin(hold) > t.latest() {
+			hold, behind = predicted.startsIn(inAll), true
+			if s.Now+f.Margin(supported.startsIn(before)) > t.latest() {
 				o.Remove(t)
 				return hold, nil, false
 			}
 			newcomer.work = q.work()
-		case behind && s.Now+fleet.startsIn(before) > w.latest() && s.Now+fleet.startsIn(before-t.leastWork) <= w.latest():
+		case behind && s.Now+supported.startsIn(before) > w.latest() && s.Now+supported.startsIn(before-own) <= w.latest():
 			if !newcomer.tryDisplace(w, q) {
 				o.Remove(t)
 				return hold, nil, false
@@ -39,7 +67,8 @@ func (o *Order) Admit(t *Ticket, s *Servers, margin func(time.Duration) time.Dur
 			gaveWay = append(gaveWay, w)
 			continue
 		}
-		before += w.leastWork
+		inAll += w.leastWork
+		before += work
 	}
 	for _, w := range gaveWay {
 		o.Remove(w)
@@ -184,8 +213,12 @@ type backlog struct {
 	filling []float64 // work, in seconds, with which all before a server have as much ahead as it
 }
 
-func newBacklog(s *Servers, pace float64) *backlog {
-	b := &backlog{pace: pace, ahead: slices.Sorted(s.eachWorkAhead)}
+func newBacklog(s *Servers, pace float64, supported func(seconds float64, works int) float64) *backlog {
+	b := &backlog{pace: pace}
+	for seconds, works := range s.eachWorkAhead {
+		b.ahead = append(b.ahead, supported(seconds, works))
+	}
+	slices.Sort(b.ahead)
 	sum := 0.0
 	for i, ahead := range b.ahead {
 		b.filling = append(b.filling, float64(i)*ahead-sum)
@@ -194,20 +227,20 @@ func newBacklog(s *Servers, pace float64) *backlog {
 	return b
 }
 
-// eachWorkAhead yields the work ahead of each prefill server that may be chosen, or where there
-// are none of each decode server.
-func (s *Servers) eachWorkAhead(yield func(seconds float64) bool) {
+// eachWorkAhead yields the work ahead of each prefill server that may be chosen, in seconds and
+// requests, or where there are none of each decode server.
+func (s *Servers) eachWorkAhead(yield func(seconds float64, works int) bool) {
 	prefills := false
 	for i := range s.Prefill {
 		if p := &s.Prefill[i]; !p.Excluded {
 			prefills = true
-			if !yield(p.Ahead) {
+			if !yield(p.Ahead, p.Queued) {
 				return
 			}
 		}
 	}
 	for i := range s.Decode {
-		if d := &s.Decode[i]; !prefills && !d.Excluded && !yield(d.Ahead) {
+		if d := &s.Decode[i]; !prefills && !d.Excluded && !yield(d.Ahead, d.Queued) {
 			return
 		}
 	}

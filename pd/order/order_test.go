@@ -142,7 +142,7 @@ func ticketOf(values map[string]float64, s *Servers) *Ticket {
 
 // playAdmit lets a request come. A wait is reckoned with as twice what is predicted.
 func playAdmit(o *Order, t *Ticket, s *Servers) string {
-	hold, gaveWay, ok := o.Admit(t, s, func(d time.Duration) time.Duration { return 2 * d })
+	hold, gaveWay, ok := o.Admit(t, s, Forecast{Margin: func(d time.Duration) time.Duration { return 2 * d }})
 	hold = hold.Round(time.Millisecond)
 	if !ok {
 		return fmt.Sprintf("request %d would begin in %v, and is refused\n", t.ID, hold)

@@ -50,6 +50,7 @@ type DecodeState struct {
 	PerToken  float64 // seconds that each further token of KV adds to a step
 	Receiving float64 // seconds for which its link is taken by KV under way
 	Running   int     // sequences that stall while a prompt is computed there
+	Queued    int     // requests whose prompts it is to compute itself
 	Used      int     // KV tokens that are in use, or reserved for requests on their way
 	// KVRoom is the KV tokens that are neither in use nor reserved. What running answers will
 	// still need is not subtracted: sequences end about as fast as the others grow, and with the

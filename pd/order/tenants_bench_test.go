@@ -30,9 +30,10 @@ func BenchmarkOrderAdmit4096(b *testing.B) {
 			waiting := o.All(nil)
 			newcomer := *waiting[0]
 			newcomer.ID, newcomer.Tenant, newcomer.leastTransfer = -1, "newcomer", nil
+			forecast := benchForecast()
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, _, ok := o.Admit(&newcomer, s, func(d time.Duration) time.Duration { return d }); !ok {
+				if _, _, ok := o.Admit(&newcomer, s, forecast); !ok {
 					b.Fatal("refused")
 				}
 				o.Remove(&newcomer)
@@ -68,7 +69,7 @@ func BenchmarkOrderDisplace4096(b *testing.B) {
 	newcomer.Prefill = slices.Repeat([]float64{1e9}, len(newcomer.Prefill))
 	newcomer.Aggregated = newcomer.Prefill
 	for b.Loop() {
-		_, gaveWay, ok := o.Admit(&newcomer, s, func(d time.Duration) time.Duration { return d })
+		_, gaveWay, ok := o.Admit(&newcomer, s, benchForecast())
 		if !ok || len(gaveWay) < 4000 {
 			b.Fatalf("%d gave way, %v", len(gaveWay), ok)
 		}
@@ -77,4 +78,9 @@ func BenchmarkOrderDisplace4096(b *testing.B) {
 			o.Add(t, s.Links)
 		}
 	}
+}
+
+// benchForecast is a forecast of which all is supported.
+func benchForecast() Forecast {
+	return Forecast{Margin: func(d time.Duration) time.Duration { return d }, Supported: func(seconds float64, _ int) float64 { return seconds }}
 }

@@ -69,7 +69,7 @@ func TestAdmit_ManyTenantsCostLittleMoreThanOne(t *testing.T) {
 		least := time.Hour
 		for range 20 {
 			began := time.Now()
-			if _, _, ok := o.Admit(&newcomer, s, func(d time.Duration) time.Duration { return d }); !ok {
+			if _, _, ok := o.Admit(&newcomer, s, Forecast{Margin: func(d time.Duration) time.Duration { return d }}); !ok {
 				t.Fatal("refused")
 			}
 			least = min(least, time.Since(began))

@@ -68,6 +68,7 @@ type cluster struct {
 // shape is what a test wants of its cluster.
 type shape struct {
 	prefill, decode int
+	both            int // servers that do both
 	engine          func(*engine.Config)
 	config          func(*config)
 	log             io.Writer
@@ -77,12 +78,10 @@ func newCluster(t *testing.T, s shape) *cluster {
 	t.Helper()
 	c := &cluster{t: t, client: newTestClient(t)}
 	cfg := testConfig()
+	lists := map[string]*serverList{engine.RolePrefill: &cfg.servers[0], engine.RoleDecode: &cfg.servers[1], engine.RoleBoth: &cfg.servers[2]}
 	start := func(role string) *engine.Engine {
 		e := startTestEngine(t, role, s.engine)
-		list := &cfg.servers[0]
-		if role == engine.RoleDecode {
-			list = &cfg.servers[1]
-		}
+		list := lists[role]
 		state := e.State()
 		// Whether it pushes is for the engine to say.
 		entry := serverEntry{URL: state.URL, Connector: strings.TrimSuffix(state.Connector, "-push"), KVAddress: state.KVAddress}
@@ -98,13 +97,16 @@ func newCluster(t *testing.T, s shape) *cluster {
 	for range s.decode {
 		c.decode = append(c.decode, start(engine.RoleDecode))
 	}
+	for range s.both {
+		start(engine.RoleBoth)
+	}
 	if s.config != nil {
 		s.config(&cfg)
 	}
 	c.run(cfg, s.log)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if err := c.node.AwaitServers(ctx, s.prefill+s.decode); err != nil {
+	if err := c.node.AwaitServers(ctx, s.prefill+s.decode+s.both); err != nil {
 		t.Fatal(err)
 	}
 	return c

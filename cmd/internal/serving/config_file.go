@@ -66,7 +66,7 @@ func (c *config) readCapacity() error {
 	if err != nil {
 		return err
 	}
-	c.pools.Prefill, c.pools.Step, c.scaling.Prior = measured.Prefill, measured.Step, *measured
+	c.pools.Prefill, c.pools.Step, c.pools.Measured, c.scaling.Prior = measured.Prefill, measured.Step, true, *measured
 	return nil
 }
 

@@ -49,6 +49,7 @@ const computing = 0.1
 
 // believe tells a gateway that engines take so many times as long as it would assume.
 func believe(cfg *config, times float64) {
+	cfg.pools.Measured = true
 	for i := range cfg.pools.Prefill {
 		cfg.pools.Prefill[i] *= times
 		cfg.pools.Step[i] *= times

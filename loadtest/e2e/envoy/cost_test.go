@@ -22,8 +22,7 @@ func TestCost_OfARequest(t *testing.T) {
 	f := fleet{}
 	f.start(t, "both", 2, "--time-scale", "0")
 	p := startPicker(t, f)
-	// Before it has measured engines it expects a long prompt to take seconds, and refuses what would wait too long.
-	backend := startPicker(t, f, "--max-wait", "1m")
+	backend := startPicker(t, f)
 	alone := ofPool(t, p, f["both"])
 	alone.Pickers = nil
 	headersOnly := standalone(t, p)
