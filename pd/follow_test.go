@@ -26,6 +26,8 @@ import (
 
 // turns is a leader whose order gives every request the servers that stand here.
 type turns struct {
+	noReports
+
 	mu              sync.Mutex // guards the rest
 	prefill, decode string
 	refusal         error // of every request, instead of a turn
@@ -58,8 +60,19 @@ func (o *turns) Waiting() int {
 	return o.waiting
 }
 
-// ReportedDecisions is leader.Reports'.
-func (o *turns) ReportedDecisions(string) (uint64, <-chan struct{}) { return 0, nil }
+// noWork is the work of a follower that has none to report.
+type noWork struct{}
+
+func (noWork) CountDecision() uint64 { return 1 }
+
+func (noWork) Stream(ctx context.Context, _ func([]byte) bool) { <-ctx.Done() }
+
+// noReports is leader.Reports of replicas that report nothing.
+type noReports struct{}
+
+func (noReports) ReportedDecisions(string) (uint64, <-chan struct{}) { return 0, nil }
+func (noReports) Receive(string, []byte)                             {}
+func (noReports) Lost(string)                                        {}
 
 func (o *turns) give(prefill, decode string) {
 	o.mu.Lock()
@@ -77,7 +90,7 @@ func (o *turns) refuse(with error) {
 func follow(t *testing.T, by interface {
 	leader.Order
 	leader.Reports
-}) *leader.Follower {
+}, work leader.Work) *leader.Follower {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -106,7 +119,7 @@ func follow(t *testing.T, by interface {
 	}
 	await(func() bool { _, own, _ := leads.Current(); return own })
 	own := leader.NewElection(redis, "test:", "follower", "", log)
-	f := leader.NewFollower(own, "follower", func() uint64 { return 1 }, insecure.NewCredentials(), metrics, log)
+	f := leader.NewFollower(own, "follower", work, insecure.NewCredentials(), metrics, log)
 	f.Patience = 30 * time.Second
 	parts.Go(func() { own.Run(ctx) })
 	parts.Go(func() { f.Run(ctx) })
@@ -120,7 +133,7 @@ func TestBinder_TakesTheServersOfItsTurnOrItsOwn(t *testing.T) {
 	by := &turns{waiting: 1}
 	f := newEngineFleet(t, fleetShape{prefill: 2, decode: 2})
 	f.Binder.Late = NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log) // no request waits for its turns
-	f.Binder.Leader = follow(t, by)
+	f.Binder.Leader = follow(t, by, noWork{})
 	req := f.asks(api.Chat, more(api.Chat, false))
 	for i := range 12 {
 		p, d := f.server(f.prefill[i/2%2]).ID(), f.server(f.decode[i%2]).ID()
@@ -155,7 +168,7 @@ func TestBinder_AsksTheLeaderOnlyWhileOthersWait(t *testing.T) {
 	runs.Go(func() { f.Binder.Late.Run(ctx) })
 	defer runs.Wait()
 	defer stop()
-	f.Binder.Leader = follow(t, by)
+	f.Binder.Leader = follow(t, by, noWork{})
 	by.give(f.server(f.prefill[0]).ID(), f.server(f.decode[0]).ID())
 	req := f.asks(api.Chat, more(api.Chat, false))
 	f.eventually("the leader says that nobody waits", f.Binder.Leader.IsLeaderIdle)
@@ -178,7 +191,7 @@ func TestBinder_SaysWhyARequestGotNoTurn(t *testing.T) {
 	by := &turns{waiting: 1}
 	f := newEngineFleet(t, fleetShape{decode: 1})
 	f.Binder.Late = NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log)
-	f.Binder.Leader = follow(t, by)
+	f.Binder.Leader = follow(t, by, noWork{})
 	left, leave := context.WithCancel(t.Context())
 	leave()
 	for name, c := range map[string]struct {

@@ -167,13 +167,13 @@ func TestSession_ItsAnswersPredictTheNext(t *testing.T) {
 }
 
 // leading is the order of a replica that leads, and is asked about each request.
-type leading struct{ leader.Order }
+type leading struct {
+	leader.Order
+	noReports
+}
 
 // Waiting is leader.Order's.
 func (leading) Waiting() int { return 1 }
-
-// ReportedDecisions is leader.Reports'.
-func (leading) ReportedDecisions(string) (uint64, <-chan struct{}) { return 0, nil }
 
 // Where another replica leads, a session's requests stay with its servers too: that replica never
 // served the session, and gets to know where it was. Of a home that is gone nothing comes.
@@ -186,7 +186,7 @@ func TestSession_StaysWithItsServersWhereAnotherReplicaLeads(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(func() { decider.Run(ctx) })
 		f.Binder.Late = NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log) // whose turns nobody waits for
-		f.Binder.Leader = follow(t, leading{decider.RemoteRequests()})
+		f.Binder.Leader = follow(t, leading{Order: decider.RemoteRequests()}, noWork{})
 		mine := predict.Session{Tenant: "a", Model: testModel, Hash: 7}
 		home := cost.Home{Prefill: f.server(f.prefill[i/2]).ID(), Decode: f.server(f.decode[i%2]).ID()}
 		f.Binder.sessions.Observe(mine, home, time.Now())

@@ -31,7 +31,7 @@ type Fleet struct {
 	replicas    atomic.Pointer[ReplicaWork] // nil while work is not shared
 	adapterLoad atomic.Int64                // ns that loading an adapter took lately; 0 is unknown
 	adapterUse  adapterUse
-	worked      chan struct{} // own work has changed
+	worked      changes // of its own work
 	changed     changes
 	states      changes // of servers' states
 	missing     missing
@@ -62,7 +62,6 @@ func NewFleet(cfg Config, log *slog.Logger) *Fleet {
 		log:     log,
 		names:   address.NewResolver(net.DefaultResolver),
 		watched: make(map[string]watched),
-		worked:  make(chan struct{}, 1),
 	}
 	f.snapshot.Store(&[]*Server{})
 	return f

@@ -85,6 +85,8 @@ func TestLease_WhatChangesWorkIsReported(t *testing.T) {
 	s := f.Servers()[0]
 	more, stop := f.Changes()
 	defer stop()
+	worked, stopped := f.WorkChanges()
+	defer stopped()
 	var l *Lease
 	for _, step := range []struct {
 		name       string
@@ -102,9 +104,9 @@ func TestLease_WhatChangesWorkIsReported(t *testing.T) {
 		{"its end", func() { l.Release() }, false, false},
 	} {
 		due(more)
-		due(f.WorkChanges())
+		due(worked)
 		step.do()
-		if more, work := due(more), due(f.WorkChanges()); more != step.more || work != step.work {
+		if more, work := due(more), due(worked); more != step.more || work != step.work {
 			t.Errorf("%s: told of room %v, of work %v", step.name, more, work)
 		}
 	}

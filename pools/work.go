@@ -148,11 +148,12 @@ func (s *Server) othersInFlight(leg Role, now time.Time) InFlight {
 	return InFlight{}
 }
 
-// WorkChanges is notified when this gateway's own work has changed; replicas reports it.
-func (f *Fleet) WorkChanges() <-chan struct{} { return f.worked }
+// WorkChanges returns a channel that is notified when this gateway's own work has changed, which
+// replicas reports. stop ends it.
+func (f *Fleet) WorkChanges() (changed <-chan struct{}, stop func()) { return f.worked.watch() }
 
 // NotifyWork records that this gateway's own work has changed.
-func (f *Fleet) NotifyWork() { wake(f.worked) }
+func (f *Fleet) NotifyWork() { f.worked.notify() }
 
 // speed is what the server has shown of how long work takes on it.
 type speed struct {

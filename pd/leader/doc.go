@@ -1,6 +1,7 @@
 // Package leader lets several replicas of the gateway bind requests as one. One of
 // them is elected through Redis (Election); the others send it what it must know of each
-// request that waits (Follower), and it answers which has its turn and where (Server). A
+// request that waits (Follower), and it answers which has its turn and where (Server). What they have
+// in flight they report by the same stream (Work, Reports), sooner than through Redis. A
 // hop costs a few per cent of what one leader gains over replicas that decide apart: so the leader
 // says how many requests wait at it, and while there are none a follower asks only where the servers
 // that are best for a request are busy.

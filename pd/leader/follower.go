@@ -26,11 +26,19 @@ var (
 // of a second.
 const DefaultPatience = 80 * time.Millisecond
 
+// Work is what a replica has in flight, as it reports it to others.
+type Work interface {
+	// CountDecision counts a turn that was taken, in the reports too, and returns how many they are.
+	CountDecision() uint64
+	// Stream reports the work by send until the context ends. send is false where a report is lost.
+	Stream(ctx context.Context, send func(report []byte) bool)
+}
+
 // Follower sends the waiting requests of one replica to the leader.
 type Follower struct {
 	replica  string
 	election *Election
-	count    func() uint64
+	work     Work
 	creds    credentials.TransportCredentials
 	metrics  *Metrics
 	log      *slog.Logger
@@ -45,11 +53,10 @@ type Follower struct {
 	isIdle  bool // no request waited at the leader when it sent its last message
 }
 
-// NewFollower returns a follower that connects with the given credentials. count counts
-// a turn that was taken, in this replica's reports of its work too, and returns how many
-// they are.
-func NewFollower(e *Election, replica string, count func() uint64, creds credentials.TransportCredentials, m *Metrics, log *slog.Logger) *Follower {
-	return &Follower{replica: replica, election: e, count: count, creds: creds, metrics: m, log: log, Patience: DefaultPatience}
+// NewFollower returns a follower that connects with the given credentials, and reports this
+// replica's work to the leader.
+func NewFollower(e *Election, replica string, work Work, creds credentials.TransportCredentials, m *Metrics, log *slog.Logger) *Follower {
+	return &Follower{replica: replica, election: e, work: work, creds: creds, metrics: m, log: log, Patience: DefaultPatience}
 }
 
 // Follows reports whether another replica leads and is connected: not for a nil follower.
@@ -132,7 +139,7 @@ func (f *Follower) enqueue(r *leaderpb.RemoteRequest, answer chan<- *leaderpb.To
 
 // reportTaken counts a turn, and tells the leader from which report on the work is in them.
 func (f *Follower) reportTaken(send chan *leaderpb.ToLeader, id uint64) {
-	f.offer(send, &leaderpb.ToLeader{What: &leaderpb.ToLeader_Taken{Taken: &leaderpb.Taken{Id: id, Count: f.count()}}})
+	f.offer(send, &leaderpb.ToLeader{What: &leaderpb.ToLeader_Taken{Taken: &leaderpb.Taken{Id: id, Count: f.work.CountDecision()}}})
 }
 
 // offer queues a message, false if the leader takes none: it is about to be lost.
@@ -197,6 +204,11 @@ func (f *Follower) follow(ctx context.Context, leader election.Record, changed <
 	parts.Go(func() {
 		defer cancel(nil)
 		f.sendAll(ctx, stream, send, changed)
+	})
+	parts.Go(func() {
+		f.work.Stream(ctx, func(report []byte) bool {
+			return f.offer(send, &leaderpb.ToLeader{What: &leaderpb.ToLeader_Work{Work: report}})
+		})
 	})
 	for {
 		lost.Reset(f.Patience)

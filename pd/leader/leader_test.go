@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -42,6 +43,7 @@ type replica struct {
 	mu       sync.Mutex // guards the rest
 	released int        // turns whose work is off the books
 	counts   map[string]uint64
+	reports  []string
 	more     chan struct{}
 	stop     context.CancelFunc
 	done     sync.WaitGroup
@@ -61,7 +63,7 @@ func startReplica(t testing.TB, r *redisserver.Server, name string, patience tim
 	m := NewMetrics(scraped)
 	x := &replica{t: t, name: name, grant: make(chan string), refuse: make(chan error), scraped: scraped, counts: map[string]uint64{}, more: make(chan struct{})}
 	x.election = NewElection(r.Client(), "test:", name, listener.Addr().String(), log)
-	x.follower = NewFollower(x.election, name, func() uint64 { return x.taken.Add(1) }, insecure.NewCredentials(), m, log)
+	x.follower = NewFollower(x.election, name, counts(func() uint64 { return x.taken.Add(1) }), insecure.NewCredentials(), m, log)
 	x.follower.Patience = patience
 	x.grpc = NewServer(x.election, x, x, m, log).GRPC()
 	var ctx context.Context
@@ -102,6 +104,27 @@ func (x *replica) ReportedDecisions(name string) (uint64, <-chan struct{}) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.counts[name], x.more
+}
+
+// counts is the work of a replica that reports none by its stream.
+type counts func() uint64
+
+func (c counts) CountDecision() uint64                           { return c() }
+func (c counts) Stream(ctx context.Context, _ func([]byte) bool) { <-ctx.Done() }
+
+func (x *replica) Receive(name string, report []byte) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.reports = append(x.reports, name+": "+string(report))
+}
+
+func (x *replica) Lost(name string) { x.Receive(name, []byte("lost")) }
+
+// received is what followers reported, and that they were lost.
+func (x *replica) received() []string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Clone(x.reports)
 }
 
 // receive makes the report of another replica arrive.
@@ -206,6 +229,10 @@ func (o *oneTurn) Bind(context.Context, *leaderpb.RemoteRequest) (*Bound, error)
 }
 
 func (o *oneTurn) Waiting() int { return 0 }
+
+func (o *oneTurn) Receive(string, []byte) {}
+
+func (o *oneTurn) Lost(string) {}
 
 func (o *oneTurn) ReportedDecisions(string) (uint64, <-chan struct{}) { return 0, nil }
 
@@ -485,6 +512,44 @@ func TestMetrics_WhoFollowsAndHowManyTurnsThereWere(t *testing.T) {
 	})
 }
 
+// says is the work of a replica that reports what it is given.
+type says chan string
+
+func (s says) CountDecision() uint64 { return 1 }
+
+func (s says) Stream(ctx context.Context, send func([]byte) bool) {
+	for {
+		select {
+		case report := <-s:
+			send([]byte(report))
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// What a follower reports of its work gets to the leader by its stream, and that the stream has ended.
+func TestFollower_ReportsItsWorkToTheLeader(t *testing.T) {
+	r := redisserver.Start(t)
+	leader := startReplica(t, r, "first", patience)
+	eventually(t, "the first decides", leader.decides)
+	log := slog.New(slog.DiscardHandler)
+	work := make(says)
+	ctx, stop := context.WithCancel(t.Context())
+	e := NewElection(r.Client(), "test:", "second", "127.0.0.1:1", log)
+	f := NewFollower(e, "second", work, insecure.NewCredentials(), NewMetrics(prometheus.NewRegistry()), log)
+	f.Patience = patience
+	var runs sync.WaitGroup
+	runs.Go(func() { e.Run(ctx) })
+	runs.Go(func() { f.Run(ctx) })
+	work <- "much"
+	work <- "nothing"
+	eventually(t, "the leader knows", func() bool { return slices.Equal(leader.received(), []string{"second: much", "second: nothing"}) })
+	stop()
+	runs.Wait()
+	eventually(t, "it is lost", func() bool { return len(leader.received()) == 3 && leader.received()[2] == "second: lost" })
+}
+
 // A request's id may come again once the first of it is over, and no sooner: then it is refused,
 // each time it comes.
 func TestServer_AnIDWaitsOnce(t *testing.T) {
@@ -539,7 +604,7 @@ func TestServer_AnIDWaitsOnce(t *testing.T) {
 func TestFollower_ATurnThatCameAsItsClientLeftIsTaken(t *testing.T) {
 	taken := 0
 	count := func() uint64 { taken++; return uint64(taken) }
-	f := NewFollower(nil, "follower", count, insecure.NewCredentials(), NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	f := NewFollower(nil, "follower", counts(count), insecure.NewCredentials(), NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 	f.begin()
 	ctx, leave := context.WithCancel(t.Context())
 	left := make(chan error, 1)
@@ -590,7 +655,7 @@ func TestElection_AStoppedLeaderResigns(t *testing.T) {
 func following(t *testing.T) (f *Follower, send chan *leaderpb.ToLeader, silences func() uint64) {
 	t.Helper()
 	m := NewMetrics(prometheus.NewRegistry())
-	f = NewFollower(nil, "a", func() uint64 { return 7 }, nil, m, nil)
+	f = NewFollower(nil, "a", counts(func() uint64 { return 7 }), nil, m, nil)
 	return f, f.begin(), func() uint64 {
 		var written dto.Metric
 		if err := m.silence.Write(&written); err != nil {

@@ -47,6 +47,11 @@ type Reports interface {
 	// ReportedDecisions is how many turns a replica had taken when it last reported its work, and
 	// what is closed when anything new is received.
 	ReportedDecisions(replica string) (count uint64, received <-chan struct{})
+	// Receive takes in what a follower reports over its stream: sooner than by way of Redis, and also
+	// while that does not answer.
+	Receive(replica string, report []byte)
+	// Lost says that its stream has ended.
+	Lost(replica string)
 }
 
 // Server lets other replicas follow this one. It answers only while it leads, and only followers
@@ -94,6 +99,7 @@ func (s *Server) Decide(stream grpc.BidiStreamingServer[leaderpb.ToLeader, leade
 	s.log.Info("follower joined", "replica", hello.Replica)
 	s.metrics.followers.Inc()
 	defer s.metrics.followers.Dec()
+	defer s.reports.Lost(hello.Replica)
 
 	ctx, cancel := context.WithCancel(stream.Context())
 	f := &session{

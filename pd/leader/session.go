@@ -50,6 +50,8 @@ func (f *session) receive(ctx context.Context, m *leaderpb.ToLeader) {
 			default: // sent twice
 			}
 		}
+	case *leaderpb.ToLeader_Work:
+		f.reports.Receive(f.replica, what.Work)
 	}
 }
 

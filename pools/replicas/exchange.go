@@ -78,6 +78,7 @@ type replicaWork struct {
 	decisions uint64
 	servers   map[string]serverWork
 	current   bool // it speaks MessagePack: its JSON is for others
+	direct    bool // it reports to this one over a connection of their own: what it publishes is older
 }
 
 // serverWork is its work on one server, prefill and decode, as of when that was received.
@@ -141,6 +142,8 @@ func (r *Exchange) Run(ctx context.Context) {
 
 // publish sends changes soon after they are made, and the whole every beat.
 func (r *Exchange) publish(ctx context.Context) {
+	changed, stop := r.fleet.WorkChanges()
+	defer stop()
 	beat := time.NewTicker(workBeat)
 	defer beat.Stop()
 	for {
@@ -151,7 +154,7 @@ func (r *Exchange) publish(ctx context.Context) {
 			return
 		case <-beat.C:
 			whole = true
-		case <-r.fleet.WorkChanges():
+		case <-changed:
 			if !pools.Pause(ctx, r.reported.delay()) {
 				r.publishNothing(context.WithoutCancel(ctx))
 				return
@@ -166,7 +169,7 @@ func (r *Exchange) send(ctx context.Context, whole bool) {
 	now := time.Now()
 	own := r.own(now)
 	m := r.reported.changesOf(own, whole, now)
-	if m.partial && len(m.Servers) == 0 && m.Decisions == r.reported.decisions {
+	if r.reported.has(&m) {
 		return
 	}
 	message := m.encode(nil)

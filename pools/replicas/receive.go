@@ -73,9 +73,13 @@ func (r *Exchange) take(message []byte, now time.Time) {
 		r.ignored.Add(1)
 		return
 	}
-	if m.Replica == r.id {
-		return
+	if m.Replica != r.id && !r.isDirect(m.Replica) {
+		r.keep(&m, false, now)
 	}
+}
+
+// keep takes over the work of another replica, that it published or reported directly.
+func (r *Exchange) keep(m *workMessage, direct bool, now time.Time) {
 	servers := make(map[string]serverWork, len(m.Servers))
 	for id, both := range m.Servers {
 		w := serverWork{at: now}
@@ -92,7 +96,7 @@ func (r *Exchange) take(message []byte, now time.Time) {
 	defer r.fleet.NotifyChange()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.keepLocked(&m, servers, now)
+	r.keepLocked(m, servers, direct, now)
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
@@ -111,7 +115,7 @@ func (r *Exchange) isForOthers(message []byte, now time.Time) bool {
 }
 
 // keepLocked takes over the work of another replica.
-func (r *Exchange) keepLocked(m *workMessage, servers map[string]serverWork, now time.Time) {
+func (r *Exchange) keepLocked(m *workMessage, servers map[string]serverWork, direct bool, now time.Time) {
 	for id, other := range r.others {
 		if now.Sub(other.at) > workExpiry {
 			delete(r.others, id)
@@ -128,7 +132,7 @@ func (r *Exchange) keepLocked(m *workMessage, servers map[string]serverWork, now
 	if len(servers) == 0 && m.Decisions == 0 {
 		delete(r.others, m.Replica)
 	} else if known || len(r.others) < 256 {
-		r.others[m.Replica] = replicaWork{at: now, decisions: m.Decisions, servers: servers, current: m.current}
+		r.others[m.Replica] = replicaWork{at: now, decisions: m.Decisions, servers: servers, current: m.current, direct: direct}
 	}
 }
 

@@ -41,6 +41,11 @@ func (r *report) changesOf(own workMessage, whole bool, now time.Time) workMessa
 	return changed
 }
 
+// has reports whether the others know all of a message.
+func (r *report) has(m *workMessage) bool {
+	return m.partial && len(m.Servers) == 0 && m.Decisions == r.decisions
+}
+
 // closeTo reports whether work is as it is believed to be, nearly.
 func closeTo(w, believed pools.InFlight) bool {
 	return w.Requests == believed.Requests && w.Tokens == believed.Tokens &&

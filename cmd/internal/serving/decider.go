@@ -87,7 +87,7 @@ func (n *Node) decideTogether(binder *pd.Binder, reg prometheus.Registerer) erro
 	metrics := leader.NewMetrics(reg)
 	d := &decider{listener: listener, log: n.log}
 	d.election = leader.NewElection(n.sharing.redis, n.cfg.redis.Prefix, n.instance, address, n.log)
-	d.follower = leader.NewFollower(d.election, n.instance, n.sharing.replicas.CountDecision, asked, metrics, n.log)
+	d.follower = leader.NewFollower(d.election, n.instance, n.sharing.replicas, asked, metrics, n.log)
 	d.grpc = leader.NewServer(d.election, binder.Late.RemoteRequests(), n.sharing.replicas, metrics, n.log).GRPC(grpc.Creds(served))
 	d.retired, d.retire = context.WithCancel(context.Background())
 	d.follower.Patience = n.cfg.decider.patience

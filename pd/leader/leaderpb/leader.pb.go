@@ -82,6 +82,7 @@ type ToLeader struct {
 	//	*ToLeader_Request
 	//	*ToLeader_Cancel
 	//	*ToLeader_Taken
+	//	*ToLeader_Work
 	What          isToLeader_What `protobuf_oneof:"what"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -160,6 +161,15 @@ func (x *ToLeader) GetTaken() *Taken {
 	return nil
 }
 
+func (x *ToLeader) GetWork() []byte {
+	if x != nil {
+		if x, ok := x.What.(*ToLeader_Work); ok {
+			return x.Work
+		}
+	}
+	return nil
+}
+
 type isToLeader_What interface {
 	isToLeader_What()
 }
@@ -180,6 +190,10 @@ type ToLeader_Taken struct {
 	Taken *Taken `protobuf:"bytes,4,opt,name=taken,proto3,oneof"`
 }
 
+type ToLeader_Work struct {
+	Work []byte `protobuf:"bytes,5,opt,name=work,proto3,oneof"` // what the replica has in flight on the servers, as it publishes it in Redis
+}
+
 func (*ToLeader_Hello) isToLeader_What() {}
 
 func (*ToLeader_Request) isToLeader_What() {}
@@ -187,6 +201,8 @@ func (*ToLeader_Request) isToLeader_What() {}
 func (*ToLeader_Cancel) isToLeader_What() {}
 
 func (*ToLeader_Taken) isToLeader_What() {}
+
+func (*ToLeader_Work) isToLeader_What() {}
 
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -951,12 +967,13 @@ var File_leader_proto protoreflect.FileDescriptor
 
 const file_leader_proto_rawDesc = "" +
 	"\n" +
-	"\fleader.proto\x12\x11tandem.council.v1\"\xe9\x01\n" +
+	"\fleader.proto\x12\x11tandem.council.v1\"\xff\x01\n" +
 	"\bToLeader\x120\n" +
 	"\x05hello\x18\x01 \x01(\v2\x18.tandem.council.v1.HelloH\x00R\x05hello\x12<\n" +
 	"\arequest\x18\x02 \x01(\v2 .tandem.council.v1.RemoteRequestH\x00R\arequest\x123\n" +
 	"\x06cancel\x18\x03 \x01(\v2\x19.tandem.council.v1.CancelH\x00R\x06cancel\x120\n" +
-	"\x05taken\x18\x04 \x01(\v2\x18.tandem.council.v1.TakenH\x00R\x05takenB\x06\n" +
+	"\x05taken\x18\x04 \x01(\v2\x18.tandem.council.v1.TakenH\x00R\x05taken\x12\x14\n" +
+	"\x04work\x18\x05 \x01(\fH\x00R\x04workB\x06\n" +
 	"\x04what\"M\n" +
 	"\x05Hello\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x12\x14\n" +
@@ -1083,6 +1100,7 @@ func file_leader_proto_init() {
 		(*ToLeader_Request)(nil),
 		(*ToLeader_Cancel)(nil),
 		(*ToLeader_Taken)(nil),
+		(*ToLeader_Work)(nil),
 	}
 	file_leader_proto_msgTypes[8].OneofWrappers = []any{
 		(*ToFollower_Turn)(nil),
