@@ -114,11 +114,6 @@ func (b *Binder) awaitTurn(ctx context.Context, r *bindRequest) (*binding, error
 func (b *Binder) bindLate(ctx context.Context, r *bindRequest) (*binding, error) {
 	ctx, cancel := b.Late.limit(r).Context(ctx)
 	defer cancel()
-	if b.Leader.IsLeaderIdle() {
-		if bound, err := b.Late.tryNow(ctx, r); !errors.Is(err, errNotNow) {
-			return bound, err
-		}
-	}
 	if b.Leader.Follows() {
 		return b.follow(ctx, r)
 	}

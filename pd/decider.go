@@ -45,7 +45,6 @@ type Decider struct {
 	arrivals   []*waiter
 	departures []*waiter
 
-	waiting    atomic.Int64           // requests that wait after the last look
 	queues     map[string]*modelQueue // by base model; belongs to Run
 	waitMargin predict.Margin         // of when prefills begin, for the requests that are let in to wait
 }
@@ -76,7 +75,6 @@ type waiter struct {
 	ticket  order.Ticket
 	state   atomic.Int32
 	done    chan bindResult // written once, by the decider
-	onlyNow bool            // it does not wait: errNotNow where its turn is not now
 
 	entered       time.Time
 	predictedWait time.Duration // from then, as predicted, until its prefill begins
@@ -110,20 +108,7 @@ func (d *Decider) limit(r *bindRequest) queue.Limit {
 // await lets a request wait here until it is its turn, and returns its servers, claimed, or
 // until the context ends.
 func (d *Decider) await(ctx context.Context, r *bindRequest) (*binding, error) {
-	return d.enqueue(ctx, &waiter{request: r, done: make(chan bindResult, 1)})
-}
-
-// errNotNow says that a request which does not wait here has no turn now.
-var errNotNow = errors.New("it is not the request's turn")
-
-// tryNow is await for a request of a replica that follows another one: it is bound if its turn is
-// now, beside those that this replica knows of. errNotNow where it is for the leader to decide.
-func (d *Decider) tryNow(ctx context.Context, r *bindRequest) (*binding, error) {
-	return d.enqueue(ctx, &waiter{request: r, done: make(chan bindResult, 1), onlyNow: true})
-}
-
-// enqueue is await for a request that is to wait.
-func (d *Decider) enqueue(ctx context.Context, w *waiter) (*binding, error) {
+	w := &waiter{request: r, done: make(chan bindResult, 1)}
 	d.mu.Lock()
 	d.arrivals = append(d.arrivals, w)
 	d.mu.Unlock()
@@ -202,8 +187,6 @@ func (d *Decider) decide(now time.Time) (again time.Duration) {
 		}
 		l.arrivals = append(l.arrivals, w)
 	}
-	waiting := 0
-	defer func() { d.waiting.Store(int64(waiting)) }()
 	for base, l := range d.queues {
 		if !l.hasWork() {
 			continue
@@ -215,7 +198,6 @@ func (d *Decider) decide(now time.Time) (again time.Duration) {
 		case len(l.waiting) == 0: // what its order remembers of servers stays
 			continue
 		}
-		waiting += len(l.waiting)
 		if in := min(order.LookInterval, l.nextLook(now)); again == 0 || in < again {
 			again = in
 		}
@@ -237,10 +219,9 @@ type modelQueue struct {
 	base       string
 	order      *order.Order
 	waiting    map[int64]*waiter
-	arrivals   []*waiter         // since the last look
-	departures []*waiter         // likewise
-	onlyNow    map[int64]*waiter // of those that wait: until this look ends
-	next       int64             // ID of a ticket
+	arrivals   []*waiter // since the last look
+	departures []*waiter // likewise
+	next       int64     // ID of a ticket
 
 	snapshot snapshot
 	servers  order.Servers
@@ -248,7 +229,7 @@ type modelQueue struct {
 }
 
 func newModelQueue(d *Decider, base string) *modelQueue {
-	return &modelQueue{d: d, base: base, order: order.New(d.cfg), waiting: make(map[int64]*waiter), onlyNow: make(map[int64]*waiter)}
+	return &modelQueue{d: d, base: base, order: order.New(d.cfg), waiting: make(map[int64]*waiter)}
 }
 
 // errUndecided ends a wait that came to nothing by a fault of this program.
@@ -299,7 +280,6 @@ func (q *modelQueue) decide(now time.Time) {
 	for outdated := 0; ; {
 		turn, ok := q.order.Next(&q.servers)
 		if !ok {
-			q.refuseOnlyNow()
 			return
 		}
 		w := q.waiting[turn.Ticket.ID]
@@ -318,18 +298,6 @@ func (q *modelQueue) decide(now time.Time) {
 			q.order.UndoTurn(turn)
 		}
 		q.priceServers(now)
-	}
-}
-
-// refuseOnlyNow lets go those that do not wait.
-func (q *modelQueue) refuseOnlyNow() {
-	for id, w := range q.onlyNow {
-		delete(q.onlyNow, id)
-		if q.waiting[id] == w {
-			q.order.Remove(&w.ticket)
-			delete(q.waiting, id)
-			w.complete(bindResult{err: errNotNow})
-		}
 	}
 }
 
@@ -371,11 +339,7 @@ func (q *modelQueue) enter(w *waiter, now time.Time) {
 		w.complete(bindResult{err: q.snapshot.missing()})
 		return
 	}
-	if w.onlyNow {
-		w.entered = now
-		q.onlyNow[q.next] = w
-	}
-	if w.onlyNow || w.request.begun != nil { // it waits for nothing, or was let in before
+	if w.request.begun != nil { // it was let in before
 		q.order.Add(&w.ticket, q.servers.Links)
 		q.waiting[q.next] = w
 		return
@@ -495,7 +459,7 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 	default:
 		q.d.ch.recordBinding(w.request, &q.snapshot, b, now) // with the servers as they were before
 	}
-	if w.request.begun == nil && !w.onlyNow {
+	if w.request.begun == nil {
 		q.d.waitMargin.Observe(w.predictedWait, now.Sub(w.entered)+chosen.Terms.Queue, waitShare)
 	}
 	q.updateLoad(turn.Pair, now)

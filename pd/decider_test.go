@@ -103,49 +103,6 @@ func TestDecider_KeepsTheOrderOfAModelWhileItHasServers(t *testing.T) {
 	})
 }
 
-// A request of a replica that follows another one is bound here if its servers are free, and else
-// it is for the leader to decide: it does not wait, and nothing of it is kept.
-func TestDecider_OneThatDoesNotWaitIsBoundNowOrNotAtAll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		prompt := testPrompt(14_000)
-		f := newTestFleet(t, 1, prompt)
-		f.await(t, f.up)
-		d := newTestDecider(f)
-		try := func() bindResult {
-			w := f.waits(d, prompt, testModel)
-			w.onlyNow = true
-			if in := d.decide(time.Now()); in != 0 {
-				t.Errorf("the next look is in %v", in)
-			}
-			q := d.queues[testModel]
-			if len(q.waiting)+len(q.onlyNow)+q.order.Len() != 0 || d.waiting.Load() != 0 {
-				t.Errorf("%d wait, %d do not, %d in the order", len(q.waiting), len(q.onlyNow), q.order.Len())
-			}
-			select {
-			case got := <-w.done:
-				return got
-			default:
-				t.Fatal("it waits")
-				return bindResult{}
-			}
-		}
-		if got := try(); got.err != nil || got.b == nil {
-			t.Fatalf("on idle servers: %v", got.err)
-		} else {
-			got.b.undo()
-		}
-		f.occupy(t, testModel, time.Minute)
-		if got := try(); !errors.Is(got.err, errNotNow) {
-			t.Fatalf("behind a minute of work: %+v, %v", got.b, got.err)
-		}
-		f.waits(d, prompt, testModel)
-		d.decide(time.Now())
-		if n := d.waiting.Load(); n != 1 {
-			t.Errorf("%d requests wait, want 1", n)
-		}
-	})
-}
-
 // Servers are probed, and nothing happens: ten that wait are looked at at each order.LookInterval, and
 // not once more.
 func TestDecider_WaitingTurnsNoWheels(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -22,6 +23,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/replicas"
 )
 
 // turns is a leader whose order gives every request the servers that stand here.
@@ -33,7 +35,6 @@ type turns struct {
 	refusal         error // of every request, instead of a turn
 	never           bool  // does it come
 	given           int
-	waiting         int // requests, as it says
 }
 
 func (o *turns) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*leader.Bound, error) {
@@ -51,13 +52,6 @@ func (o *turns) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*leader.Bo
 		return nil, o.refusal
 	}
 	return &leader.Bound{Turn: &leaderpb.Turn{Id: r.Id, Prefill: o.prefill, Decode: o.decode}, Release: func() {}}, nil
-}
-
-// Waiting is leader.Order's.
-func (o *turns) Waiting() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.waiting
 }
 
 // noWork is the work of a follower that has none to report.
@@ -130,7 +124,7 @@ func follow(t *testing.T, by interface {
 // The servers of a turn are those that the leader has chosen. Where one of them is not there any
 // more, or takes nothing, the request is bound here at once, and not lost.
 func TestBinder_TakesTheServersOfItsTurnOrItsOwn(t *testing.T) {
-	by := &turns{waiting: 1}
+	by := &turns{}
 	f := newEngineFleet(t, fleetShape{prefill: 2, decode: 2})
 	f.Binder.Late = NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log) // no request waits for its turns
 	f.Binder.Leader = follow(t, by, noWork{})
@@ -157,38 +151,10 @@ func TestBinder_TakesTheServersOfItsTurnOrItsOwn(t *testing.T) {
 	f.nothingIsLeft()
 }
 
-// While nobody waits at the leader, a request whose servers are free is bound here at once; where
-// someone does, the leader says whose turn it is.
-func TestBinder_AsksTheLeaderOnlyWhileOthersWait(t *testing.T) {
-	by := &turns{}
-	f := newEngineFleet(t, fleetShape{prefill: 2, decode: 2})
-	f.Binder.Late = NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log)
-	ctx, stop := context.WithCancel(t.Context())
-	var runs sync.WaitGroup
-	runs.Go(func() { f.Binder.Late.Run(ctx) })
-	defer runs.Wait()
-	defer stop()
-	f.Binder.Leader = follow(t, by, noWork{})
-	by.give(f.server(f.prefill[0]).ID(), f.server(f.decode[0]).ID())
-	req := f.asks(api.Chat, more(api.Chat, false))
-	f.eventually("the leader says that nobody waits", f.Binder.Leader.IsLeaderIdle)
-	if f.served(req); by.given != 0 {
-		t.Errorf("the leader was asked %d times while nobody waited", by.given)
-	}
-	by.mu.Lock()
-	by.waiting = 1
-	by.mu.Unlock()
-	f.eventually("the leader says that one waits", func() bool { return !f.Binder.Leader.IsLeaderIdle() })
-	if f.served(req); by.given != 1 {
-		t.Errorf("the leader was asked %d times while one waited, want once", by.given)
-	}
-	f.nothingIsLeft()
-}
-
 // Why a request gets no turn is its client's to know: its own limit, where the leader says that
 // it cannot be kept or does not say in time; and where the client left, nothing else.
 func TestBinder_SaysWhyARequestGotNoTurn(t *testing.T) {
-	by := &turns{waiting: 1}
+	by := &turns{}
 	f := newEngineFleet(t, fleetShape{decode: 1})
 	f.Binder.Late = NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log)
 	f.Binder.Leader = follow(t, by, noWork{})
@@ -222,6 +188,50 @@ func TestBinder_SaysWhyARequestGotNoTurn(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
+}
+
+// The leader keeps the work of a turn on its books until the follower's server has answered, and no
+// longer, also where Redis answers neither: who comes right behind finds the server free that holds
+// its prompt.
+func TestBinder_AFollowersWorkEndsAtTheLeaderWithItsAnswer(t *testing.T) {
+	prompt := testPrompt(100_000)
+	leads, f := newTestFleet(t, 2, prompt), newTestFleet(t, 2, prompt)
+	decider := NewDecider(leads.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log)
+	f.Binder.Late = NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Minute, f.Log) // no request waits for its turns
+	ctx, stop := context.WithCancel(t.Context())
+	var runs sync.WaitGroup
+	runs.Go(func() { decider.Run(ctx) })
+	defer runs.Wait()
+	defer stop()
+	f.Binder.Leader = follow(t, struct {
+		leader.Order
+		leader.Reports
+	}{decider.RemoteRequests(), replicas.NewExchange(leads.Fleet, nil, "", "leader", f.Log)}, replicas.NewExchange(f.Fleet, nil, "", "follower", f.Log))
+	inFlight := func(id string, role pools.Role) int {
+		i := slices.IndexFunc(leads.Fleet.Servers(), func(s *pools.Server) bool { return s.ID() == id })
+		return leads.Fleet.Servers()[i].InFlight(role, time.Now()).Requests
+	}
+	holder := f.Fleet.Servers()[0].ID()
+	for n := range 3 {
+		st := f.arrives(prompt, time.Now())
+		st.bind.entry = enter(t, f.Queue)
+		b, err := f.Binder.Bind(ctx, &st.bind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.chosen.Prefill != holder {
+			t.Errorf("prompt %d is computed by %q, and held by %s", n, b.chosen.Prefill, holder)
+		}
+		decode, answered := b.chosen.Decode, time.Now()
+		b.prefill.Release()
+		f.await(t, func() bool { return inFlight(holder, pools.Prefill) == 0 && inFlight(decode, pools.Decode) == 1 })
+		b.decode.Release()
+		f.await(t, func() bool { return inFlight(decode, pools.Decode) == 0 })
+		if took, predicted := time.Since(answered), b.chosen.Terms.FirstStep(); took > predicted/2 && n == 0 {
+			t.Errorf("the leader knows after %v, of a prefill of %v", took, predicted)
+		}
+	}
+	f.holdsNothing(t)
 }
 
 // What another replica must know of a request reaches it: all that the choice of its servers depends on.

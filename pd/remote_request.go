@@ -73,9 +73,6 @@ func (d *Decider) RemoteRequests() leader.Order { return remoteRequests{d} }
 
 type remoteRequests struct{ d *Decider }
 
-// Waiting is leader.Order's.
-func (o remoteRequests) Waiting() int { return int(o.d.waiting.Load()) }
-
 var errUnknownAPI = errors.New("a request for an API that this replica does not know")
 
 // Bind is leader.Order's.

@@ -166,14 +166,11 @@ func TestSession_ItsAnswersPredictTheNext(t *testing.T) {
 	}
 }
 
-// leading is the order of a replica that leads, and is asked about each request.
+// leading is the order of a replica that leads.
 type leading struct {
 	leader.Order
 	noReports
 }
-
-// Waiting is leader.Order's.
-func (leading) Waiting() int { return 1 }
 
 // Where another replica leads, a session's requests stay with its servers too: that replica never
 // served the session, and gets to know where it was. Of a home that is gone nothing comes.

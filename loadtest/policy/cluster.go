@@ -30,7 +30,6 @@ type job struct {
 	idleSince []idleSpell // of the prefill servers that were idle when it was bound
 	idleWait  float64     // seconds for which it waited without need: see idleWait
 
-	atOnce      int     // how many pieces were computed when its replica sent the next one without asking
 	began       float64 // first step of its prefill
 	prefillHit  int     // tokens
 	onPrefill   int     // leading blocks it holds, hashed, on the prefill server

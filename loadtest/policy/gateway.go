@@ -21,10 +21,6 @@ type gateway struct {
 	chooser Chooser // one of the two is nil
 	late    queueingChooser
 	waking  float64 // when late is asked again; infinite: not by time alone
-
-	// waitElsewhere is how many requests wait at the replica that decides for this one, as it reported
-	// last; reportedWaiting how many this one reported.
-	waitElsewhere, reportedWaiting int
 }
 
 // sameStep is the part of what was believed of a prefill below which it was done in the same
@@ -71,14 +67,6 @@ func (c *cluster) decider(j *job) *gateway {
 	return c.gateways[j.replica]
 }
 
-// replicaDelay is the time from a request's replica to its decider, one way.
-func (c *cluster) replicaDelay(j *job) float64 {
-	if c.decider(j).id == j.replica {
-		return 0
-	}
-	return c.scenario.ReplicaDelay
-}
-
 // arrive hands a request to the policy of its decider: it is sent at once, or
 // joins the queue.
 func (c *cluster) arrive(j *job) {
@@ -104,34 +92,16 @@ func (c *cluster) arrive(j *job) {
 }
 
 // requestTurn lets a request that arrived here wait for its turn at its decider, a hop away unless
-// this is the one. Where its turn is now, as far as this replica knows, it does not ask.
+// this is the one.
 func (g *gateway) requestTurn(j *job) {
 	decider := g.cluster.decider(j)
-	switch {
-	case decider == g:
+	if decider == g {
 		g.decide(func(v *View) { g.late.Add(v, j) })
-	case g.sendAtOnce(j):
-	default:
-		g.cluster.cal.after(g.cluster.replicaDelay(j), func() {
-			decider.decide(func(v *View) { decider.late.Add(v, j) })
-		})
+		return
 	}
-}
-
-// sendAtOnce sends a request that another replica decides about if none waits there, and its turn
-// is now, as far as this one knows: what it would be told after a hop to the other and back. Two
-// replicas may take one server for free then, until they know of each other.
-func (g *gateway) sendAtOnce(j *job) bool {
-	binder, ok := g.late.(*lateBinder)
-	if !ok || g.waitElsewhere > 0 {
-		return false
-	}
-	g.view.now = g.cluster.cal.now
-	if !binder.BindAtOnce(&g.view, j) {
-		return false
-	}
-	g.send(j)
-	return true
+	g.cluster.cal.after(g.cluster.scenario.DeciderHop, func() {
+		decider.decide(func(v *View) { decider.late.Add(v, j) })
+	})
 }
 
 // send sends a request that was just bound, a hop away unless it arrived here.
@@ -145,7 +115,7 @@ func (g *gateway) send(j *job) {
 	g.cluster.notifyGateways(j, dispatched)
 	hop := 0.0
 	if g.id != j.replica {
-		hop = g.cluster.scenario.ReplicaDelay
+		hop = g.cluster.scenario.DeciderHop
 	}
 	g.cluster.cal.after(hop+g.cluster.scenario.trip(), func() { g.cluster.dispatch(j) })
 }
@@ -166,7 +136,6 @@ func (g *gateway) decide(change func(v *View)) {
 		g.send(j)
 		began = time.Now()
 	}
-	g.reportWaiting()
 	wake, ok := g.late.Wake(v)
 	if !ok || wake >= g.waking {
 		return
@@ -176,21 +145,6 @@ func (g *gateway) decide(change func(v *View)) {
 		if g.waking == wake {
 			g.waking = math.Inf(1)
 			g.decide(func(*View) {})
-		}
-	})
-}
-
-// reportWaiting lets the other replicas know, some time later, how many requests wait here.
-func (g *gateway) reportWaiting() {
-	p, ok := g.late.(*lateBinder)
-	if !ok || !g.cluster.oneDecider || len(g.cluster.gateways) == 1 || p.order.Len() == g.reportedWaiting {
-		return
-	}
-	n := p.order.Len()
-	g.reportedWaiting = n
-	g.cluster.cal.after(g.cluster.scenario.ReplicaDelay, func() {
-		for _, other := range g.cluster.gateways[1:] {
-			other.waitElsewhere = n
 		}
 	})
 }
@@ -226,7 +180,11 @@ func (c *cluster) notifyGateways(j *job, s stage) {
 	e := event{stage: s, sender: j.sender, upTo: j.upTo, pieces: j.pieces, estimate: j.estimate}
 	for _, g := range c.gateways {
 		delay := trip
-		if g.id != at {
+		switch {
+		case g.id == at:
+		case s == dispatched && g.id == j.replica, s != dispatched && g == c.decider(j):
+			delay += c.scenario.DeciderHop // it is told its turn, or reports its work
+		default:
 			delay += c.scenario.ReplicaDelay
 		}
 		if delay == 0 {
@@ -255,7 +213,9 @@ func (g *gateway) observe(j *job, e *event) {
 		}
 		g.learned.speed(j.pair.Prefill, served, nominal)
 		if e.stage == pieceDone {
-			g.continuePieces(j, e)
+			if g == g.cluster.decider(j) { // what is left waits for its turn again
+				g.decide(func(v *View) { g.late.Add(v, j) })
+			}
 			break
 		}
 		if learner := g.learner(); learner != nil {
@@ -277,16 +237,6 @@ func (g *gateway) observe(j *job, e *event) {
 	}
 	if g.late != nil {
 		g.decide(func(*View) {})
-	}
-}
-
-// continuePieces lets what is left of a prompt wait for its turn again.
-func (g *gateway) continuePieces(j *job, e *event) {
-	switch {
-	case g == g.cluster.decider(j) && j.atOnce != e.pieces:
-		g.decide(func(v *View) { g.late.Add(v, j) })
-	case g.id == j.replica && g != g.cluster.decider(j) && g.sendAtOnce(j):
-		j.atOnce = e.pieces
 	}
 }
 

@@ -92,9 +92,7 @@ func newLateBinder(s *Scenario, aggregated bool) *lateBinder {
 	return &lateBinder{fleet: f, order: order.New(order.DefaultConfig()), jobs: make(map[int64]*job), refreshedAt: -1}
 }
 
-func (b *lateBinder) Add(v *View, j *job) { b.add(v, j) }
-
-func (b *lateBinder) add(v *View, j *job) *order.Ticket {
+func (b *lateBinder) Add(v *View, j *job) {
 	b.refresh(v)
 	if b.updater != nil {
 		b.updater.recordArrival(v, j)
@@ -103,7 +101,6 @@ func (b *lateBinder) add(v *View, j *job) *order.Ticket {
 	t := new(order.Ticket)
 	b.price(v, j, t)
 	b.order.Add(t, b.servers.Links)
-	return t
 }
 
 func (b *lateBinder) Next(v *View) (*job, bool) {
@@ -134,18 +131,6 @@ func (b *lateBinder) Next(v *View) (*job, bool) {
 	j.decodePieces = b.model.DecodePieces(&demand, &b.field.Decode[j.pair.Decode])
 	j.estimate.aggregated = turn.Ticket.Aggregated[j.pair.Decode]
 	return j, true
-}
-
-// BindAtOnce returns whether it is the turn of a request beside which none waits, and sets its pair
-// then.
-func (b *lateBinder) BindAtOnce(v *View, j *job) bool {
-	t := b.add(v, j)
-	if _, ok := b.Next(v); ok {
-		return true
-	}
-	b.order.Remove(t)
-	delete(b.jobs, t.ID)
-	return false
 }
 
 // refreshStale looks up some of those that wait.

@@ -57,6 +57,7 @@ type Scenario struct {
 	RoundTrip    float64 `yaml:"round_trip"`    // seconds between a gateway and an engine, there and back
 	Replicas     int     `yaml:"replicas"`      // of the gateway
 	ReplicaDelay float64 `yaml:"replica_delay"` // seconds until a replica knows what another did
+	DeciderHop   float64 `yaml:"decider_hop"`   // seconds between a replica and the one that decides for it, one way
 	EventDelay   float64 `yaml:"event_delay"`   // most seconds until KV events arrive
 	EventLoss    float64 `yaml:"event_loss"`    // part of the KV events that never do
 	GaugeAge     float64 `yaml:"gauge_age"`     // seconds since the gauges were read
@@ -154,7 +155,7 @@ func ParseScenario(text []byte) (*Scenario, error) {
 	}
 	s := &Scenario{
 		Speedup: 1, OutputFactor: 1, LockstepRanks: 1, SlowFactor: 1, Oversubscribe: 1, LinksTold: 1,
-		RoundTrip: 0.001, Replicas: 1, ReplicaDelay: 0.03, EventDelay: 0.05, GaugeAge: 0.1,
+		RoundTrip: 0.001, Replicas: 1, ReplicaDelay: 0.03, DeciderHop: 0.002, EventDelay: 0.05, GaugeAge: 0.1,
 	}
 	if base.Like != "" {
 		like, err := LoadScenario(base.Like)
@@ -187,7 +188,7 @@ func (s *Scenario) check() error {
 		return errors.New("own_uplink must not be negative")
 	case s.Speedup <= 0 || s.OutputFactor <= 0 || s.Oversubscribe <= 0 || s.SlowFactor <= 0 || s.LinksTold <= 0 || s.Replicas < 1:
 		return errors.New("speedup, output_factor, oversubscribe, slow_factor, links_told and replicas must be positive")
-	case s.Noise < 0 || s.RoundTrip < 0 || s.ReplicaDelay < 0 || s.EventDelay < 0 || s.EventLoss < 0 || s.EventLoss > 1 || s.GaugeAge < 0:
+	case s.Noise < 0 || s.RoundTrip < 0 || s.ReplicaDelay < 0 || s.DeciderHop < 0 || s.EventDelay < 0 || s.EventLoss < 0 || s.EventLoss > 1 || s.GaugeAge < 0:
 		return errors.New("noise, delays and ages must not be negative, event_loss within 0 and 1")
 	case s.BurstEvery > 0 && s.BurstSize < 2:
 		return errors.New("burst_size must be at least 2")
@@ -244,7 +245,7 @@ func (s *Scenario) workload() *Workload {
 // withoutDelays is the scenario for a policy that knows of everything at once.
 func (s *Scenario) withoutDelays() *Scenario {
 	exact := *s
-	exact.ReplicaDelay, exact.EventDelay, exact.EventLoss, exact.GaugeAge = 0, 0, 0, 0
+	exact.ReplicaDelay, exact.DeciderHop, exact.EventDelay, exact.EventLoss, exact.GaugeAge = 0, 0, 0, 0, 0
 	return &exact
 }
 

@@ -1,10 +1,10 @@
 // Package leader lets several replicas of the gateway bind requests as one. One of
 // them is elected through Redis (Election); the others send it what it must know of each
 // request that waits (Follower), and it answers which has its turn and where (Server). What they have
-// in flight they report by the same stream (Work, Reports), sooner than through Redis. A
-// hop costs a few per cent of what one leader gains over replicas that decide apart: so the leader
-// says how many requests wait at it, and while there are none a follower asks only where the servers
-// that are best for a request are busy.
+// in flight they report by the same stream (Work, Reports), sooner than through Redis. There
+// and back takes a fraction of a millisecond (BenchmarkFollower_Turn). A follower that took a server
+// which looks free to it, without asking, would meet there what the leader sends in the same moment:
+// simulated, that costs 1 to 3 % of the mean time to the first token.
 // pd, which implements Order, and cmd, which wires it, import the package.
 //
 // Nothing depends on a leader: a follower that receives nothing for a tenth of a second

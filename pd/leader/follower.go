@@ -50,7 +50,6 @@ type Follower struct {
 	send    chan *leaderpb.ToLeader
 	waiting map[uint64]chan<- *leaderpb.ToFollower // by request; nil while no leader is followed
 	next    uint64
-	isIdle  bool // no request waited at the leader when it sent its last message
 }
 
 // NewFollower returns a follower that connects with the given credentials, and reports this
@@ -67,17 +66,6 @@ func (f *Follower) Follows() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.waiting != nil
-}
-
-// IsLeaderIdle reports whether no request waited for its turn at the leader when it sent its last
-// message: false while none is followed, and of a leader that does not say.
-func (f *Follower) IsLeaderIdle() bool {
-	if f == nil {
-		return false
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.waiting != nil && f.isIdle
 }
 
 // Leads reports whether this replica decides for all: not for a nil follower.
@@ -243,7 +231,6 @@ func (f *Follower) begin() chan *leaderpb.ToLeader {
 	defer f.mu.Unlock()
 	f.send = make(chan *leaderpb.ToLeader, maxRequests)
 	f.waiting = make(map[uint64]chan<- *leaderpb.ToFollower)
-	f.isIdle = false
 	f.metrics.follows.Set(1)
 	return f.send
 }
@@ -266,9 +253,6 @@ func (f *Follower) end(silence time.Duration) {
 // deliver gives an answer to the request that waits for it. A turn of one that
 // has left is taken at once: nothing of it is in flight.
 func (f *Follower) deliver(m *leaderpb.ToFollower) {
-	f.mu.Lock()
-	f.isIdle = m.Waiting != nil && m.GetWaiting() == 0
-	f.mu.Unlock()
 	id := m.GetTurn().GetId() + m.GetRefused().GetId() // one of them is there, or none
 	if id == 0 {
 		return

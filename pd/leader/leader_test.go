@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
@@ -37,7 +36,6 @@ type replica struct {
 	refuse   chan error  // why the next gets none
 	left     atomic.Int64
 	taken    atomic.Uint64
-	waiting  atomic.Int64 // requests, as it says
 	scraped  *prometheus.Registry
 
 	mu       sync.Mutex // guards the rest
@@ -97,8 +95,6 @@ func (x *replica) Bind(ctx context.Context, t *leaderpb.RemoteRequest) (*Bound, 
 		return nil, ctx.Err()
 	}
 }
-
-func (x *replica) Waiting() int { return int(x.waiting.Load()) }
 
 func (x *replica) ReportedDecisions(name string) (uint64, <-chan struct{}) {
 	x.mu.Lock()
@@ -227,8 +223,6 @@ func (o *oneTurn) Bind(context.Context, *leaderpb.RemoteRequest) (*Bound, error)
 	o.asked = time.Now()
 	return &Bound{Turn: &leaderpb.Turn{}, FirstStep: o.ttft, Release: func() { o.held = time.Since(o.asked) }}, nil
 }
-
-func (o *oneTurn) Waiting() int { return 0 }
 
 func (o *oneTurn) Receive(string, []byte) {}
 
@@ -686,42 +680,6 @@ func TestFollower_AnAnswerIsDeliveredOnce(t *testing.T) {
 	if m := <-send; m.GetTaken().GetId() != request.Id || m.GetTaken().GetCount() != 7 || len(answer) != 0 {
 		t.Errorf("for one that nobody waits for the leader gets %v", m)
 	}
-}
-
-// A leader is idle when it says that no request waits: not one that does not say, as those of older
-// versions, and none when it is lost.
-func TestFollower_KnowsWhetherTheLeaderIsIdle(t *testing.T) {
-	f, _, _ := following(t)
-	for name, c := range map[string]struct {
-		waiting *uint32
-		want    bool
-	}{
-		"nobody waits": {proto.Uint32(0), true},
-		"one waits":    {proto.Uint32(1), false},
-		"unknown":      {nil, false},
-	} {
-		f.deliver(&leaderpb.ToFollower{Waiting: c.waiting})
-		if got := f.IsLeaderIdle(); got != c.want {
-			t.Errorf("%s: idle is %v", name, got)
-		}
-	}
-	f.deliver(&leaderpb.ToFollower{Waiting: proto.Uint32(0)})
-	f.end(0)
-	if f.IsLeaderIdle() {
-		t.Error("a leader that is lost is idle")
-	}
-	f.begin()
-	if f.IsLeaderIdle() || (*Follower)(nil).IsLeaderIdle() {
-		t.Error("a leader that has said nothing is idle")
-	}
-}
-
-// The leader says with each beat how many requests wait.
-func TestSession_SaysHowManyWait(t *testing.T) {
-	leader, follower := pair(t)
-	eventually(t, "nobody waits", follower.follower.IsLeaderIdle)
-	leader.waiting.Store(2)
-	eventually(t, "two wait", func() bool { return !follower.follower.IsLeaderIdle() })
 }
 
 // Where the leader takes no more messages a request does not wait for it.

@@ -30,8 +30,6 @@ type Order interface {
 	// Bind waits for a request's turn. The error is ErrTimeout, or any other after which the
 	// follower may bind the request itself.
 	Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*Bound, error)
-	// Waiting is how many requests wait for their turn, of all replicas.
-	Waiting() int
 }
 
 // Bound is a request whose turn has come. Its work is counted on the turn's servers until it is

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
 )
@@ -146,7 +145,6 @@ func (f *session) sendAll(ctx context.Context, stream grpc.BidiStreamingServer[l
 		case m = <-f.queued:
 		case <-tick.C:
 		}
-		m.Waiting = proto.Uint32(uint32(f.order.Waiting()))
 		if stream.Send(m) != nil {
 			return // Recv has failed too
 		}

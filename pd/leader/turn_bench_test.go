@@ -10,8 +10,9 @@ import (
 )
 
 // What it takes a request of a follower to have its turn where the leader decides at once, over TCP on
-// one machine: two hops, with the hashes of a prompt of 32,000 tokens. Budget: 1 ms alone (p99), and
-// 4 ms with 64 that ask again at once (p50; some 20,000 turns a second).
+// one machine: two hops, with the hashes of a prompt of 32,000 tokens. Budget: 1 ms alone (p99) and
+// 4 ms with 64 that ask again at once (p50; some 20,000 turns a second), since loadtest/policy reckons
+// with 2 ms for each hop (decider_hop), of which a cluster's network has the rest.
 func BenchmarkFollower_Turn(b *testing.B) {
 	for name, atOnce := range map[string]int{"alone": 1, "64at_once": 64} {
 		b.Run(name, func(b *testing.B) {

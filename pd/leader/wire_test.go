@@ -31,7 +31,6 @@ func TestWire_StaysAsItIs(t *testing.T) {
 		"220408071003":             &leaderpb.ToLeader{What: &leaderpb.ToLeader_Taken{Taken: &leaderpb.Taken{Id: 7, Count: 3}}},
 		"2a020102":                 &leaderpb.ToLeader{What: &leaderpb.ToLeader_Work{Work: []byte{1, 2}}},
 		"0a0a0807120270301a026430": &leaderpb.ToFollower{What: &leaderpb.ToFollower_Turn{Turn: &leaderpb.Turn{Id: 7, Prefill: "p0", Decode: "d0"}}},
-		"1803":                     &leaderpb.ToFollower{Waiting: proto.Uint32(3)},
 		"120408071001":             &leaderpb.ToFollower{What: &leaderpb.ToFollower_Refused{Refused: &leaderpb.Refused{Id: 7, Reason: leaderpb.Refused_TIMEOUT}}},
 	} {
 		text, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)

@@ -765,10 +765,7 @@ type ToFollower struct {
 	//
 	//	*ToFollower_Turn
 	//	*ToFollower_Refused
-	What isToFollower_What `protobuf_oneof:"what"`
-	// How many requests wait for their turn at the leader. While there are none, a replica may bind a
-	// request at once whose servers are free. Absent: a leader of an older version does not say.
-	Waiting       *uint32 `protobuf:"varint,3,opt,name=waiting,proto3,oneof" json:"waiting,omitempty"`
+	What          isToFollower_What `protobuf_oneof:"what"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -826,13 +823,6 @@ func (x *ToFollower) GetRefused() *Refused {
 		}
 	}
 	return nil
-}
-
-func (x *ToFollower) GetWaiting() uint32 {
-	if x != nil && x.Waiting != nil {
-		return *x.Waiting
-	}
-	return 0
 }
 
 type isToFollower_What interface {
@@ -1019,15 +1009,12 @@ const file_leader_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\"-\n" +
 	"\x05Taken\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x04R\x05count\"\xa6\x01\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\"\x81\x01\n" +
 	"\n" +
 	"ToFollower\x12-\n" +
 	"\x04turn\x18\x01 \x01(\v2\x17.tandem.council.v1.TurnH\x00R\x04turn\x126\n" +
-	"\arefused\x18\x02 \x01(\v2\x1a.tandem.council.v1.RefusedH\x00R\arefused\x12\x1d\n" +
-	"\awaiting\x18\x03 \x01(\rH\x01R\awaiting\x88\x01\x01B\x06\n" +
-	"\x04whatB\n" +
-	"\n" +
-	"\b_waiting\"H\n" +
+	"\arefused\x18\x02 \x01(\v2\x1a.tandem.council.v1.RefusedH\x00R\arefusedB\x06\n" +
+	"\x04whatJ\x04\b\x03\x10\x04\"H\n" +
 	"\x04Turn\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x18\n" +
 	"\aprefill\x18\x02 \x01(\tR\aprefill\x12\x16\n" +
