@@ -56,7 +56,7 @@ func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 		if !ok {
 			return nil, view.missing()
 		}
-		if ch.late(r, view.candidates.Supported(ch.ttftMargin.Bound(&chosen.Terms), &chosen), now) {
+		if ch.late(r, &view.candidates, &chosen, ch.ttftMargin.Bound(&chosen.Terms), now) {
 			return nil, queue.ErrDeadline
 		}
 		b, refusedBy := ch.claimFor(r, &view, chosen, now)
@@ -95,7 +95,7 @@ func (ch *Chooser) claimPair(r *bindRequest, prefill, decode string) (*binding, 
 	if !ok {
 		return nil, errBindNow
 	}
-	if ch.late(r, v.candidates.Supported(chosen.Terms.TTFT(), &chosen), now) {
+	if ch.late(r, &v.candidates, &chosen, chosen.Terms.TTFT(), now) {
 		return nil, queue.ErrDeadline
 	}
 	var b *binding
@@ -217,13 +217,15 @@ func (ch *Chooser) demand(r *bindRequest, now time.Time) cost.Demand {
 	return d
 }
 
-// late reports whether a first token that is there in so long misses the request's
-// deadline. What was tried already is not given up: its work would be lost.
-func (ch *Chooser) late(r *bindRequest, first time.Duration, now time.Time) bool {
+// late reports whether a first token that is predicted in so long misses the request's deadline, and
+// misses it also by what the servers have shown of such predictions, which few requests need to ask.
+// What was tried already is not given up: its work would be lost.
+func (ch *Chooser) late(r *bindRequest, servers *cost.Candidates, chosen *cost.Alternative, first time.Duration, now time.Time) bool {
 	if r.req.Deadline.IsZero() || len(r.tried.legs) > 0 || r.continues || r.begun != nil {
 		return false
 	}
-	return now.Add(first).After(r.req.Deadline) && !ch.takeProbe(r, now)
+	missed := func(in time.Duration) bool { return now.Add(in).After(r.req.Deadline) }
+	return missed(first) && missed(servers.Supported(first, chosen)) && !ch.takeProbe(r, now)
 }
 
 // takeProbe reports whether the request is served though it is predicted to be late.

@@ -489,9 +489,9 @@ func (q *modelQueue) outdateSharers(bound *bindRequest, b *binding, prefill int)
 // where it is predicted to come too late.
 func (q *modelQueue) late(w *waiter, chosen *cost.Alternative, now time.Time) bool {
 	if !now.After(w.entered) {
-		return q.d.ch.late(w.request, q.snapshot.candidates.Supported(q.d.ch.ttftMargin.Bound(&chosen.Terms), chosen), now)
+		return q.d.ch.late(w.request, &q.snapshot.candidates, chosen, q.d.ch.ttftMargin.Bound(&chosen.Terms), now)
 	}
-	if !q.d.ch.late(w.request, q.snapshot.candidates.Supported(chosen.Terms.TTFT(), chosen), now) {
+	if !q.d.ch.late(w.request, &q.snapshot.candidates, chosen, chosen.Terms.TTFT(), now) {
 		return false
 	}
 	q.d.waitMargin.ObserveMiss(waitShare)
