@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -70,7 +71,7 @@ func printLinks(out io.Writer, links live.LinkList, most int) error {
 		if p.FailedAt != nil {
 			blamed += ", failed " + p.FailedAt.Format(time.TimeOnly)
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%s\t%.1fx\t%s\n", p.Prefill, p.Decode, p.Distance, p.Transfers, p.Moving, measured, p.Slower, blamed)
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%s\t%.1fx\t%s\n", p.Prefill, p.Decode, cmp.Or(p.Distance, "-"), p.Transfers, p.Moving, measured, p.Slower, cmp.Or(blamed, "-"))
 	}
 	if rest := len(links.Pairs) - most; rest > 0 {
 		_, _ = fmt.Fprintf(t, "and %d more pairs: --all\n", rest)

@@ -30,8 +30,8 @@ rack   0.20        48.8
 
 prefill  decode   class  transfers  moving  measured  taken for  blamed
 p1:8000  d1:8000  rack   40         2       7.9x      6.2x       pair
-p2:8000  d1:8000         0          0       -         7.4x       pair, failed 10:00:00
-p3:8000  d1:8000  zone   3          0       1.0x      1.0x       
+p2:8000  d1:8000  -      0          0       -         7.4x       pair, failed 10:00:00
+p3:8000  d1:8000  zone   3          0       1.0x      1.0x       -
 `
 	if err != nil || !strings.HasPrefix(out, want) || !strings.HasSuffix(out, "\nand 12 more pairs: --all\nno answer of gateway tandem-2: connection refused\n") {
 		t.Errorf("%v\n%s", err, out)
