@@ -235,12 +235,13 @@ func TestChart_RedisLetsTheGatewayInAlone(t *testing.T) {
 	}
 }
 
-// definitions are the kinds that the chart needs beside Kubernetes' own, as their projects publish
+// definitions are the kinds that deploy has beside Kubernetes' own, as their projects publish
 // them.
 var definitions = []string{
 	"gateway-api-crds/gateway.networking.k8s.io_httproutes.yaml", "gateway-api-crds/gateway.networking.k8s.io_gateways.yaml",
 	"inference-crds/inference.networking.k8s.io_inferencepools.yaml",
-	"keda-crds/keda.sh_scaledobjects.yaml", "lws-crds/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
+	"keda-crds/keda.sh_scaledobjects.yaml", "keda-crds/keda.sh_triggerauthentications.yaml",
+	"lws-crds/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
 	"istio-crds/customresourcedefinitions.gen.yaml",
 	"monitoring-crds/monitoring.coreos.com_servicemonitors.yaml", "monitoring-crds/monitoring.coreos.com_podmonitors.yaml",
 	"monitoring-crds/monitoring.coreos.com_prometheusrules.yaml",
