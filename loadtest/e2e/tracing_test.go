@@ -81,6 +81,12 @@ func TestTracing_OneTraceTellsOfRetriesAndContinuations(t *testing.T) {
 	if chosen := named(spans, "choose")[0]; chosen.tag("tandem.prefill") == nil || chosen.tag("tandem.decode") != decode.tag("tandem.server") || chosen.tag("tandem.cost.transfer_seconds") == nil {
 		t.Errorf("the pair and its terms: %v", chosen.Tags)
 	}
+	if prefill := named(spans, "prefill")[0]; prefill.tag("tandem.cached_tokens") == nil {
+		t.Errorf("prefill says nothing of its cache: %v", prefill.Tags)
+	}
+	if class := named(spans, "request")[0].tag("tandem.class"); class != "standard" {
+		t.Errorf("the request's class is %v", class)
+	}
 }
 
 // askStreamed sends one streamed chat completion, reads all of it, and returns its id.
