@@ -1,0 +1,207 @@
+package http1
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+)
+
+// body is the body of an answer. It reads the connection into the buffers that it is given.
+type body struct {
+	exchange
+	held   atomic.Int32 // whose the connection is: see holder
+	closed atomic.Bool
+
+	mu      sync.Mutex // held while it is read
+	in      *buffer    // read, and not returned; nil: nothing
+	err     error      // that ended it
+	left    int64      // where it has a length
+	chunks  chunks
+	how     framing
+	keep    bool        // the connection may be used again
+	full    bool        // the last read filled all that it was given: there may be more
+	trailer http.Header // that was announced
+}
+
+// holder says whose a connection is.
+const (
+	heldByBody = iota
+	givenBack  // by who read the body to its end, or failed
+	takenAway  // by who closed it before
+)
+
+// begin makes the body of an answer, and gives the connection back where it has none.
+func (e *exchange) begin(resp *http.Response, how framing, in *buffer, keep bool) {
+	if how == noBody {
+		e.end(keep && len(in.unread()) == 0)
+		in.release()
+		resp.Body = http.NoBody
+		return
+	}
+	b := &body{exchange: *e, how: how, keep: keep, left: resp.ContentLength, in: in, trailer: resp.Trailer}
+	b.releaseEmpty()
+	resp.Body = b
+}
+
+// directRead is how much room a reader must give to have chunks read into it, in bytes.
+const directRead = 512
+
+// Read reads what is there, or waits for it.
+func (b *body) Read(p []byte) (n int, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.closed.Load():
+		return 0, http.ErrBodyReadAfterClose
+	case b.err != nil:
+		return 0, b.err
+	case len(p) == 0:
+		return 0, nil
+	}
+	if b.how == byChunks {
+		n, err = b.readChunks(p)
+	} else {
+		n, err = b.readPlain(p)
+	}
+	if err != nil {
+		b.fail(err)
+		if n == 0 {
+			return 0, b.err
+		}
+	}
+	return n, nil
+}
+
+// readPlain reads a body with a length, or one that ends with the connection.
+func (b *body) readPlain(p []byte) (n int, err error) {
+	if b.how == byLength {
+		p = p[:min(int64(len(p)), b.left)]
+	}
+	if b.in != nil {
+		n = copy(p, b.in.unread())
+		b.in.r += n
+		b.releaseEmpty()
+	} else {
+		n, err = b.c.Read(p)
+	}
+	if b.how == byClose {
+		return n, err
+	}
+	if b.left -= int64(n); b.left == 0 {
+		return n, b.complete()
+	}
+	return n, cut(err)
+}
+
+// readChunks reads a body in chunks, until there is some data.
+func (b *body) readChunks(p []byte) (n int, err error) {
+	for {
+		n, more, err := b.decode(p)
+		if err != nil {
+			return n, err
+		}
+		if b.chunks.state == chunksEnd {
+			if err := b.readTrailers(); err != nil {
+				return n, err
+			}
+			b.keep = b.keep && !more
+			return n, b.complete()
+		}
+		if n > 0 {
+			return n, nil
+		}
+	}
+}
+
+// decode reads once, if nothing is there, and takes the chunks in it apart. more: something is left.
+func (b *body) decode(p []byte) (n int, more bool, err error) {
+	var used int
+	if b.in == nil && !b.full && len(p) >= directRead {
+		raw, reading := b.c.Read(p)
+		b.full = raw == len(p)
+		n, used, err = b.chunks.decode(p, p[:raw])
+		more = used < raw
+		return n, more, b.firstOf(err, reading)
+	}
+	var reading error
+	if b.in == nil {
+		b.in = takeBuffer()
+		b.in.w, reading = b.c.Read(b.in.data)
+		b.full = b.in.w == len(b.in.data)
+	}
+	n, used, err = b.chunks.decode(p, b.in.unread())
+	b.in.r += used
+	b.releaseEmpty()
+	return n, b.in != nil, b.firstOf(err, reading)
+}
+
+// firstOf is the error that a read and the chunks in it come to. What has ended did not fail.
+func (b *body) firstOf(decoding, reading error) error {
+	if decoding != nil || b.chunks.state == chunksEnd {
+		return decoding
+	}
+	return cut(reading)
+}
+
+func (b *body) readTrailers() error {
+	fields, err := readFields(b.chunks.trailer)
+	if err != nil {
+		return err
+	}
+	b.chunks.trailer = nil
+	for name := range b.trailer {
+		b.trailer[name] = fields[name]
+	}
+	return nil
+}
+
+// complete ends the exchange of a body that is whole.
+func (b *body) complete() error {
+	if b.held.CompareAndSwap(heldByBody, givenBack) {
+		b.end(b.keep && b.in == nil)
+	}
+	return io.EOF
+}
+
+// fail keeps what ended the body, and gives the connection back.
+func (b *body) fail(err error) {
+	if b.held.CompareAndSwap(heldByBody, givenBack) {
+		b.end(false)
+		if b.ctx.Err() != nil {
+			err = context.Cause(b.ctx)
+		}
+	} else if b.closed.Load() && !errors.Is(err, io.EOF) {
+		err = http.ErrBodyReadAfterClose
+	}
+	b.err = err
+	b.releaseBuffer()
+}
+
+func (b *body) releaseEmpty() {
+	if b.in != nil && len(b.in.unread()) == 0 {
+		b.releaseBuffer()
+	}
+}
+
+func (b *body) releaseBuffer() {
+	if b.in != nil {
+		b.in.release()
+		b.in = nil
+	}
+}
+
+// Close ends the answer. The connection is closed with it, if the answer was not read to its end.
+func (b *body) Close() error {
+	b.closed.Store(true)
+	if b.held.CompareAndSwap(heldByBody, takenAway) {
+		b.stop()
+		b.c.abort()
+	}
+	b.mu.Lock() // who reads it is done soon
+	defer b.mu.Unlock()
+	b.releaseBuffer()
+	return nil
+}

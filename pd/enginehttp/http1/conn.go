@@ -1,0 +1,139 @@
+package http1
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// key names the connections that may serve the same requests.
+type key struct {
+	tls     bool
+	address string // host:port, as it is dialled
+}
+
+// conn is a connection, which one exchange uses at a time.
+type conn struct {
+	net.Conn          // TLS, or the socket
+	socket   net.Conn // below TLS
+	to       key
+	used     bool      // it has served a request
+	since    time.Time // it is idle
+	state    *tls.ConnectionState
+
+	abortFunc func() // c.abort, made once
+	raw       syscall.RawConn
+	look      func(fd uintptr) // c.peek, made once
+	quiet     bool             // what look saw: it is open, and nothing is there to be read
+	byte      [1]byte
+}
+
+// connection returns a connection that is idle, or a new one.
+func (t *Transport) connection(ctx context.Context, to key, r *http.Request, trace *httptrace.ClientTrace) (*conn, error) {
+	if trace != nil && trace.GetConn != nil {
+		trace.GetConn(to.address)
+	}
+	for {
+		c := t.idle.take(to, t.IdleTimeout)
+		if c == nil {
+			break
+		}
+		if c.isQuiet() {
+			got(trace, c, time.Since(c.since))
+			return c, nil
+		}
+		c.abort()
+	}
+	dial := t.DialContext
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	socket, err := dial(ctx, "tcp", to.address)
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{Conn: socket, socket: socket, to: to}
+	if to.tls {
+		if err := c.handshake(ctx, t.TLSClientConfig, r.URL.Hostname(), trace); err != nil {
+			_ = socket.Close()
+			return nil, err
+		}
+	}
+	c.abortFunc = c.abort
+	if socket, is := socket.(syscall.Conn); is {
+		if c.raw, err = socket.SyscallConn(); err != nil {
+			return nil, err
+		}
+		c.look = c.peek
+	}
+	got(trace, c, 0)
+	return c, nil
+}
+
+func got(trace *httptrace.ClientTrace, c *conn, idle time.Duration) {
+	if trace != nil && trace.GotConn != nil {
+		trace.GotConn(httptrace.GotConnInfo{Conn: c.Conn, Reused: c.used, WasIdle: c.used, IdleTime: idle})
+	}
+}
+
+func (c *conn) handshake(ctx context.Context, cfg *tls.Config, host string, trace *httptrace.ClientTrace) (err error) {
+	cfg = cfg.Clone()
+	if cfg == nil {
+		cfg = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if cfg.ServerName == "" {
+		cfg.ServerName = host
+	}
+	cfg.NextProtos = []string{"http/1.1"}
+	if trace != nil && trace.TLSHandshakeStart != nil {
+		trace.TLSHandshakeStart()
+	}
+	over := tls.Client(c.socket, cfg)
+	err = over.HandshakeContext(ctx)
+	state := over.ConnectionState()
+	if trace != nil && trace.TLSHandshakeDone != nil {
+		trace.TLSHandshakeDone(state, err)
+	}
+	c.Conn, c.state = over, &state
+	return err
+}
+
+// abort closes the connection, whoever reads or writes it.
+func (c *conn) abort() { _ = c.socket.Close() }
+
+var longAgo = time.Unix(1, 0)
+
+// isQuiet reports whether an idle connection can take a request: it is open, and the server has sent
+// nothing that it was not asked for.
+func (c *conn) isQuiet() bool {
+	if c.to.tls { // it may have read more than the answer
+		if c.SetReadDeadline(longAgo) != nil {
+			return false
+		}
+		n, err := c.Read(c.byte[:])
+		if n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) || c.SetReadDeadline(time.Time{}) != nil {
+			return false
+		}
+	}
+	if c.raw == nil {
+		return true
+	}
+	c.quiet = false
+	return c.raw.Control(c.look) == nil && c.quiet
+}
+
+// header values that list tokens
+func hasToken(values []string, token string) bool {
+	return slices.ContainsFunc(values, func(v string) bool { return listsToken(v, token) })
+}
+
+func bodyAllowed(method string, status int) bool {
+	return method != http.MethodHead && status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
+}
