@@ -97,7 +97,7 @@ func TestDiscreet_AnEnginesOddAnswersAreNotRepeated(t *testing.T) {
 	}
 }
 
-// What an engine sends after its answer is quoted to the standard logger by net/http.
+// What follows an answer is quoted to the standard logger by net/http, and by the client of engines not at all.
 func TestDiscreet_WhatFollowsAnAnswerIsNotLogged(t *testing.T) {
 	const told = "s3cr3t-of-the-engine"
 	more := make(chan net.Conn, 1)
@@ -114,19 +114,21 @@ func TestDiscreet_WhatFollowsAnAnswerIsNotLogged(t *testing.T) {
 	log.SetOutput(libraryLog{newTestLog(&text)})
 	defer log.SetOutput(os.Stderr)
 	defer log.SetFlags(flags)
-	transport, err := (&enginesConfig{}).transport()
+	engines, err := (&enginesConfig{}).transport()
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := (&http.Client{Transport: transport}).Get(server.URL)
-	if err != nil {
-		t.Fatal(err)
+	for _, transport := range []http.RoundTripper{engines, new(http.Transport)} {
+		resp, err := (&http.Client{Transport: transport}).Get(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(resp.Body); err != nil {
+			t.Error(err)
+		}
+		_ = resp.Body.Close()
+		defer func() { _ = (<-more).Close() }()
 	}
-	if _, err := io.ReadAll(resp.Body); err != nil {
-		t.Error(err)
-	}
-	_ = resp.Body.Close()
-	defer func() { _ = (<-more).Close() }()
 	eventually(t, "net/http has said so", func() bool { return strings.Contains(text.String(), "Unsolicited response") })
 	if strings.Contains(text.String(), told) {
 		t.Errorf("the log says %s", text.String())
