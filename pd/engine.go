@@ -22,16 +22,7 @@ func send(ctx context.Context, transport http.RoundTripper, server *pools.Server
 		return nil, err
 	}
 	req.ContentLength = int64(part.Body.Len())
-	req.Header = header.Clone()
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("User-Agent", "tandem")
-	req.Header.Set("X-Request-Id", attempt)
-	if server.Rank != nil {
-		req.Header.Set("X-Data-Parallel-Rank", strconv.Itoa(*server.Rank))
-	}
-	for name, values := range part.Header {
-		req.Header[name] = values
-	}
+	req.Header = legHeader(header, part.Header, server.Rank, attempt)
 	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
 	resp, err := transport.RoundTrip(req)
 	if err == nil {
@@ -40,6 +31,25 @@ func send(ctx context.Context, transport http.RoundTripper, server *pools.Server
 		server.RecordORCA(resp.Header, now)
 	}
 	return resp, err
+}
+
+// legHeader returns the headers of a leg: those of its request, of whose values none is changed, its own, and
+// those that the connector adds.
+func legHeader(request, added http.Header, rank *int, attempt string) http.Header {
+	h := make(http.Header, len(request)+len(added)+5) // with the trace
+	for name, values := range request {
+		h[name] = values
+	}
+	own := []string{"application/json", "tandem", attempt, ""}
+	h["Content-Type"], h["User-Agent"], h["X-Request-Id"] = own[0:1:1], own[1:2:2], own[2:3:3]
+	if rank != nil {
+		own[3] = strconv.Itoa(*rank)
+		h["X-Data-Parallel-Rank"] = own[3:4:4]
+	}
+	for name, values := range added {
+		h[name] = values
+	}
+	return h
 }
 
 // askLoad returns the headers of a leg, which ask the engine for its load where that

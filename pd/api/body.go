@@ -107,7 +107,8 @@ func parseObject(raw []byte) (Body, error) {
 		}
 		return Body{}, ErrNotObject
 	}
-	var fields []field
+	var room [usualFields]field
+	fields := room[:0]
 	for m, err := range jsonscan.CheckMembers(raw) {
 		if err != nil {
 			return Body{}, err
@@ -115,23 +116,93 @@ func parseObject(raw []byte) (Body, error) {
 		if len(fields) == maxFields {
 			return Body{}, fmt.Errorf("the object has more than %d fields", maxFields)
 		}
-		key, ok := Value(m.Text[:len(m.Key)+len(`""`)]).String()
-		if !ok {
-			return Body{}, errors.New("malformed JSON: a key is not a valid string")
+		key := usualKey(m.Key)
+		if key == "" {
+			var ok bool
+			if key, ok = Value(m.Text[:len(m.Key)+len(`""`)]).String(); !ok {
+				return Body{}, errors.New("malformed JSON: a key is not a valid string")
+			}
 		}
 		fields = append(fields, field{key: key, member: m.Text, value: len(m.Text) - len(m.Value)})
 	}
 	if err := unique(fields); err != nil {
 		return Body{}, err
 	}
-	return Body{source: raw, fields: fields}, nil
+	return Body{source: raw, fields: slices.Clone(fields)}, nil
 }
 
+// usualFields is how many fields objects usually have.
+const usualFields = 16
+
+// usualKey returns a key that requests and answers usually have, without taking memory for it; "" for others.
+func usualKey(key []byte) string {
+	switch string(key) {
+	case "id":
+		return "id"
+	case "object":
+		return "object"
+	case "created":
+		return "created"
+	case "model":
+		return "model"
+	case "choices":
+		return "choices"
+	case "usage":
+		return "usage"
+	case "messages":
+		return "messages"
+	case "prompt":
+		return "prompt"
+	case "stream":
+		return "stream"
+	case "stream_options":
+		return "stream_options"
+	case "max_tokens":
+		return "max_tokens"
+	case "max_completion_tokens":
+		return "max_completion_tokens"
+	case "temperature":
+		return "temperature"
+	case "top_p":
+		return "top_p"
+	case "prompt_tokens":
+		return "prompt_tokens"
+	case "completion_tokens":
+		return "completion_tokens"
+	case "total_tokens":
+		return "total_tokens"
+	case "prompt_tokens_details":
+		return "prompt_tokens_details"
+	case "cached_tokens":
+		return "cached_tokens"
+	case "service_tier":
+		return "service_tier"
+	case "system_fingerprint":
+		return "system_fingerprint"
+	case "prompt_logprobs":
+		return "prompt_logprobs"
+	case "prompt_token_ids":
+		return "prompt_token_ids"
+	case "kv_transfer_params":
+		return "kv_transfer_params"
+	}
+	return ""
+}
+
+// unique reports a key that appears twice. Few are compared with each other, which takes no memory.
 func unique(fields []field) error {
+	if len(fields) <= usualFields {
+		for i, f := range fields {
+			if slices.ContainsFunc(fields[:i], func(before field) bool { return before.key == f.key }) {
+				return errTwice // which one is the client's own text
+			}
+		}
+		return nil
+	}
 	seen := make(map[string]struct{}, len(fields))
 	for _, f := range fields {
 		if _, twice := seen[f.key]; twice {
-			return errTwice // which one is the client's own text
+			return errTwice
 		}
 		seen[f.key] = struct{}{}
 	}
@@ -264,8 +335,8 @@ func (b Body) With(edits ...Edit) Body {
 		if _, later := lastEdit(edits[i+1:], e.Key); later {
 			continue
 		}
-		key, _ := json.Marshal(e.Key) // a string always marshals
-		out.fields = append(out.fields, newField(e.Key, append(key, ':'), e.Value))
+		var room [64]byte
+		out.fields = append(out.fields, newField(e.Key, append(appendKey(room[:0], e.Key), ':'), e.Value))
 	}
 	return out
 }
@@ -294,6 +365,17 @@ func (b Body) Rewrite(change func(key string, value Value) Value) Body {
 func (b Body) Edited() bool { return b.edited }
 
 // newField makes a member of its head, which is key and colon, and its value.
+// appendKey appends a key as a JSON string.
+func appendKey(to []byte, key string) []byte {
+	for i := range len(key) {
+		if c := key[i]; c != '_' && (c < 'a' || c > 'z') {
+			quoted, _ := json.Marshal(key) // a string always marshals
+			return append(to, quoted...)
+		}
+	}
+	return append(append(append(to, '"'), key...), '"')
+}
+
 func newField(key string, head, value []byte) field {
 	member := append(append(make([]byte, 0, len(head)+len(value)), head...), value...)
 	return field{key: key, member: member, value: len(head)}

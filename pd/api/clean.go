@@ -36,7 +36,7 @@ func (d *Dialect) CleanAnswer(data []byte, prompt PromptUsage) ([]byte, error) {
 	}
 	if usage {
 		for _, place := range d.usages {
-			body = editAt(body, strings.Split(place, "."), func(u Body) Body { return prompt.put(u, d) })
+			body = editAt(body, place, func(u Body) Body { return prompt.put(u, d) })
 		}
 	}
 	return body.Bytes(), nil
@@ -45,7 +45,7 @@ func (d *Dialect) CleanAnswer(data []byte, prompt PromptUsage) ([]byte, error) {
 // dropHandoff deletes the hand-offs at the top and inside a response object.
 func dropHandoff(body Body) Body {
 	drop := func(b Body) Body { return b.With(Remove(HandoffField), Remove(encoderField)) }
-	return editAt(drop(body), []string{"response"}, drop)
+	return editAt(drop(body), "response", drop)
 }
 
 // KeepsAnswerBlocks reports whether decode's answer is a hand-off itself: an engine with
@@ -63,16 +63,17 @@ func KeepsAnswerBlocks(data []byte) bool {
 	return false
 }
 
-// editAt changes the object at path, if there is one.
-func editAt(body Body, path []string, change func(Body) Body) Body {
-	inner, ok := body.Get(path[0]).Object()
+// editAt changes the object at a place, keys with dots between them, if there is one.
+func editAt(body Body, place string, change func(Body) Body) Body {
+	key, rest, deeper := strings.Cut(place, ".")
+	inner, ok := body.Get(key).Object()
 	if !ok {
 		return body
 	}
-	if len(path) == 1 {
-		inner = change(inner)
+	if deeper {
+		inner = editAt(inner, rest, change)
 	} else {
-		inner = editAt(inner, path[1:], change)
+		inner = change(inner)
 	}
-	return body.With(Set(path[0], inner.Bytes()))
+	return body.With(Set(key, inner.Bytes()))
 }

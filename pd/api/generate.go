@@ -63,7 +63,7 @@ func WithInputLogprobs(decode, prefill []byte) []byte {
 		}
 		prefill = several[at]
 	}
-	return editAt(body, []string{"meta_info"}, func(meta Body) Body {
+	return editAt(body, "meta_info", func(meta Body) Body {
 		for _, name := range inputLogprobs {
 			before := gjson.GetBytes(prefill, "meta_info."+name)
 			if !before.IsArray() {

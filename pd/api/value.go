@@ -43,12 +43,30 @@ func isPlain(text []byte) bool {
 
 // Int returns a JSON number that is a whole number.
 func (v Value) Int() (int64, bool) {
+	if i, usual := v.usualInt(); usual {
+		return i, true
+	}
 	var n json.Number
 	if len(v) == 0 || (v[0] != '-' && (v[0] < '0' || v[0] > '9')) || json.Unmarshal(v, &n) != nil {
 		return 0, false
 	}
 	i, err := n.Int64()
 	return i, err == nil
+}
+
+// usualInt reads a number of few digits.
+func (v Value) usualInt() (i int64, usual bool) {
+	const digits = 18 // of which any are an int64
+	if len(v) == 0 || len(v) > digits || v[0] == '0' && len(v) > 1 {
+		return 0, false
+	}
+	for _, c := range v {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		i = i*10 + int64(c-'0')
+	}
+	return i, true
 }
 
 // Bool returns a JSON boolean.
