@@ -2,13 +2,14 @@ package enginehttp
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
-	"strings"
+	"slices"
 	"testing"
 	"time"
 )
@@ -36,14 +37,20 @@ func serveOnce(t *testing.T, serve func(*net.TCPConn, *bufio.Reader)) (url strin
 	return "http://" + listener.Addr().String()
 }
 
-// posts sends a request with a body, as a leg is.
+// posts sends a request with a body of 4 KB.
 func posts(ctx context.Context, t *testing.T, transport *Transport, url string) error {
 	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(strings.Repeat("a", 4096)))
+	return postsLong(ctx, t, transport, url, 4096)
+}
+
+// postsLong sends a request with a body of so many bytes, as a leg is.
+func postsLong(ctx context.Context, t *testing.T, transport *Transport, url string, length int) error {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, NewBody(slices.Values([][]byte{bytes.Repeat([]byte("a"), length)})))
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.GetBody = nil
+	req.ContentLength = int64(length)
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		return err
@@ -71,12 +78,14 @@ func TestTransport_ARequestIsUnreadWhereTheConnectionWasReset(t *testing.T) {
 		"it read a part and ended":    {func(_ *net.TCPConn, r *bufio.Reader) { _, _ = r.ReadByte() }, true},
 		"it answers what is not HTTP": {func(c *net.TCPConn, r *bufio.Reader) { readRequest(r); _, _ = io.WriteString(c, "no\r\n\r\n") }, false},
 	} {
-		transport := NewTransport(time.Second)
-		err := posts(t.Context(), t, transport, serveOnce(t, c.serve))
-		if err == nil || errors.Is(err, ErrUnread) != c.unread {
-			t.Errorf("%s: unread %v: %v", name, !c.unread, err)
+		for _, length := range []int{4096, 100_000, 16 << 20} { // by the goroutine that asks; by another; more than sockets take
+			transport := NewTransport(time.Second)
+			err := postsLong(t.Context(), t, transport, serveOnce(t, c.serve), length)
+			if err == nil || errors.Is(err, ErrUnread) != c.unread {
+				t.Errorf("%s of %d bytes: unread %v: %v", name, length, !c.unread, err)
+			}
+			transport.CloseIdleConnections()
 		}
-		transport.CloseIdleConnections()
 	}
 }
 

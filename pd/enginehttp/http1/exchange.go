@@ -35,12 +35,14 @@ func (e *exchange) run(r *http.Request, o *outgoing) (*http.Response, error) {
 		return resp, nil
 	}
 	in.release()
-	if e.upload != nil {
-		if fault := e.upload.fault(); fault != nil {
+	if e.upload != nil && !answered && !e.upload.finished() {
+		fault, ofBody := e.upload.failure()
+		if ofBody {
 			return nil, fault
 		}
+		writing = fault
 	}
-	if writing != nil && !answered {
+	if writing != nil && !answered { // the kernel says once that a connection was reset
 		err = writing
 	}
 	return nil, &Error{Err: err, Reused: e.c.used, Answered: answered, nothingWritten: nothingWritten}

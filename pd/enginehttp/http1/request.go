@@ -175,10 +175,9 @@ func wrongLength(err error) error {
 
 // upload is the writing of a request by a goroutine of its own.
 type upload struct {
-	done    chan struct{} // closed when err is set
-	err     error
-	ofBody  bool // the fault is the body's
-	started bool // something was written
+	done   chan struct{} // closed when err is set
+	err    error
+	ofBody bool // the fault is the body's
 }
 
 // maxWriteWait is how long the end of an answer waits for that of its request, before it gives the
@@ -202,16 +201,14 @@ func (u *upload) finished() bool {
 	}
 }
 
-// fault is what was wrong with the body, nil if nothing is known to be.
-func (u *upload) fault() error {
+// failure is what the writing failed with, nil if nothing is known of it, and whether the body is at fault.
+func (u *upload) failure() (err error, ofBody bool) { //nolint:revive,staticcheck // the second is of the error
 	select {
 	case <-u.done:
-		if u.ofBody {
-			return u.err
-		}
+		return u.err, u.ofBody
 	default:
+		return nil, false
 	}
-	return nil
 }
 
 // run writes a request and closes its body. Of a body that cannot be read the connection ends with it.
@@ -221,7 +218,7 @@ func (u *upload) run(c *conn, o *outgoing, r *http.Request, trace *httptrace.Cli
 	if closing := r.Body.Close(); err == nil {
 		err = closing
 	}
-	u.err, u.ofBody, u.started = err, err != nil && w.err == nil, w.started
+	u.err, u.ofBody = err, err != nil && w.err == nil
 	o.release()
 	wrote(trace, err)
 	close(u.done)
@@ -236,13 +233,11 @@ func (u *upload) run(c *conn, o *outgoing, r *http.Request, trace *httptrace.Cli
 // watchedWriter is a connection that keeps what went wrong with it.
 type watchedWriter struct {
 	net.Conn
-	started bool
-	err     error
+	err error
 }
 
 func (w *watchedWriter) Write(p []byte) (int, error) {
 	n, err := w.Conn.Write(p)
-	w.started = w.started || n > 0
 	if err != nil {
 		w.err = err
 	}
@@ -294,9 +289,8 @@ func (o *outgoing) write(w *watchedWriter, r *http.Request) error {
 func (o *outgoing) writeParts(w *watchedWriter, socket *net.TCPConn, b *Body) error {
 	all := append(append(make(net.Buffers, 0, 1+len(b.parts)), o.data), b.parts...)
 	b.parts = nil
-	n, err := all.WriteTo(socket)
-	w.started, w.err = n > 0, err
-	return err
+	_, w.err = all.WriteTo(socket)
+	return w.err
 }
 
 func (o *outgoing) writeChunks(w io.Writer, buffer []byte) error {
