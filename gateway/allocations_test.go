@@ -24,7 +24,7 @@ import (
 
 // Allocations of one request, from the bytes that a client sends to those that it gets:
 // HTTP by fasthttp, access by a key with limits, parsing, choice of a pair, both legs with
-// the hand-off, relay, accounting. Engines answer from memory, so that net/http's client is
+// the hand-off, relay, accounting. Engines answer from memory, so that their client is
 // not in the numbers. They are exact: one more is a change that should be meant,
 // one fewer is a number to write here.
 const (

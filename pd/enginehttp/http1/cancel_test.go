@@ -233,3 +233,28 @@ func TestBody_EndsOnce(t *testing.T) {
 		}
 	}
 }
+
+// A read says something each time: bytes, or an error.
+func TestBody_NeverReadsNothing(t *testing.T) {
+	for _, answer := range []string{plainAnswer, ok + "Content-Length: 5\r\n\r\nhel", chunked + "2\r\nok\r\n0\r\n\r\n", chunked + "2\r\nok\r\n", chunked + "2\r\nok\r\nx", ok + "\r\nok"} {
+		for _, step := range []int{0, 1} {
+			for _, room := range []int{1, directRead - 1, directRead, 8 << 10} {
+				transport := &Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+					return newScripted(answer, io.EOF, step), nil
+				}}
+				req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://engine/", http.NoBody)
+				resp, err := transport.RoundTrip(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for into := make([]byte, room); err == nil; {
+					var n int
+					if n, err = resp.Body.Read(into); n == 0 && err == nil {
+						t.Fatalf("%q, into %d bytes: nothing", answer, room)
+					}
+				}
+				_ = resp.Body.Close()
+			}
+		}
+	}
+}
