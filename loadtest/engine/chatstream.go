@@ -9,6 +9,8 @@ type chatChunk struct {
 	Choices        []chunkChoice `json:"choices"`
 	Usage          *usage        `json:"usage,omitempty"`
 	PromptTokenIDs []int32       `json:"prompt_token_ids,omitempty"`
+
+	KVTransferParams *handoff `json:"kv_transfer_params,omitempty"` // of an answer whose KV is kept
 }
 
 type chunkChoice struct {
@@ -106,7 +108,7 @@ func (s *chatStream) piece(p piece) error {
 	if s.in.ReturnTokenIDs {
 		choice.TokenIDs = []int32{p.token}
 	}
-	return s.send(choice, nil)
+	return s.send(choice, nil, p.result)
 }
 
 // open sends the role of an answer.
@@ -117,7 +119,7 @@ func (s *chatStream) open(at int) error {
 	}
 	empty := ""
 	choice := chunkChoice{Index: at, Delta: chunkDelta{Role: "assistant", Content: &empty}}
-	return s.send(choice, promptIDs)
+	return s.send(choice, promptIDs, nil)
 }
 
 // openCall sends the head of a tool call.
@@ -127,11 +129,12 @@ func (s *chatStream) openCall(at int) error {
 		ID: callID(s.x, at), Type: "function",
 		Function: callDelta{Name: s.work.call.name, Arguments: &empty},
 	}
-	return s.send(chunkChoice{Index: at, Delta: chunkDelta{ToolCalls: []chatCallDelta{head}}}, nil)
+	return s.send(chunkChoice{Index: at, Delta: chunkDelta{ToolCalls: []chatCallDelta{head}}}, nil, nil)
 }
 
-func (s *chatStream) send(choice chunkChoice, promptIDs []int32) error {
+func (s *chatStream) send(choice chunkChoice, promptIDs []int32, kept *handoff) error {
 	chunk := s.start
+	chunk.KVTransferParams = kept
 	chunk.Choices = []chunkChoice{choice}
 	chunk.PromptTokenIDs = promptIDs
 	if o := s.in.StreamOptions; o != nil && o.ContinuousUsage {

@@ -160,6 +160,7 @@ func (e *Engine) streamCompletion(x *exchange, in *completionRequest, j *job) er
 		begun[p.at] = true
 		offset[p.at] += len(choice.Text)
 		chunk := start
+		chunk.KVTransferParams = p.result
 		chunk.Choices = []completionChoice{choice}
 		if o := in.StreamOptions; o != nil && o.ContinuousUsage {
 			soFar := e.usageOf(j.prompts, said, cached)

@@ -116,6 +116,11 @@ type Config struct {
 	Lease time.Duration
 	// LoadFailure is recompute or fail.
 	LoadFailure string
+	// KeepAnswers (bidirectional_kv_xfer, connector nixl) holds the KV of each answer that began
+	// with a hand-off for AnswerLife, in real time (decoder_kv_blocks_ttl), for the next turn's
+	// prefill, and lets prefill fetch such KV.
+	KeepAnswers bool
+	AnswerLife  time.Duration
 
 	// Connector is how KV gets from a prefill to a decode engine. With those whose legs
 	// meet, the side channel is prefill's bootstrap server.
@@ -179,6 +184,7 @@ func Default() Config {
 		KVBytesPerToken:     131072,
 		Lease:               30 * time.Second,
 		LoadFailure:         LoadFailureRecompute,
+		AnswerLife:          480 * time.Second,
 		Connector:           ConnectorNIXL,
 		MeetTimeout:         300 * time.Second,
 		CachedTokensInUsage: true,
@@ -214,6 +220,8 @@ func (c Config) Validate() error {
 	check(c.UplinkBytesPerSecond >= 0, "an uplink of %v bytes/s", c.UplinkBytesPerSecond)
 	check(c.LinkBytesPerSecond > 0 && c.KVBytesPerToken > 0, "a link of %v bytes/s for %d bytes per token", c.LinkBytesPerSecond, c.KVBytesPerToken)
 	check(c.Lease > 0, "lease is %v", c.Lease)
+	check(c.AnswerLife > 0, "the KV of an answer is held for %v", c.AnswerLife)
+	check(!c.KeepAnswers || c.Connector == ConnectorNIXL, "connector %q keeps no answers", c.Connector)
 	check(c.ReplayEndpoint == "" || c.EventsEndpoint != "", "replay endpoint without events endpoint")
 	check(c.LoadEndpoint == "" || c.Connector == ConnectorSGLang && c.EventsEndpoint != "", "load is pushed by SGLang alone, beside its events")
 	check(c.ReplayBatches > 0, "replay of %d batches", c.ReplayBatches)

@@ -41,6 +41,9 @@ func (r *rank) fetch(life, ctx context.Context, s *sequence, h *handoff) {
 	case s.source != nil:
 		r.pullPrefix(ctx, s)
 		return
+	case s.answerIn != nil:
+		r.pullAnswer(life, ctx, s, s.answerIn)
+		return
 	}
 	if s.bootstrap != nil {
 		r.joinSession(ctx, s)

@@ -83,7 +83,8 @@ func (e *Engine) start(x *exchange, g *generation) (*job, error) {
 				reader:       g.transfer.reader,
 				bootstrap:    g.transfer.bootstrapOf(at),
 				source:       g.transfer.source,
-				fetches:      g.transfer.looksUp || g.transfer.source != nil || g.transfer.toFetch() != nil || g.transfer.decodeLeg && len(g.transfer.bootstraps) > 0,
+				answerIn:     g.transfer.answer,
+				fetches:      g.transfer.looksUp || g.transfer.source != nil || g.transfer.answer != nil || g.transfer.toFetch() != nil || g.transfer.decodeLeg && len(g.transfer.bootstraps) > 0,
 				decodeLeg:    g.transfer.decodeLeg,
 				handoffIn:    g.transfer.toFetch(),
 				slow:         x.effects.slow,
@@ -119,6 +120,9 @@ func (t transferParams) toFetch() *handoff {
 // as newer vLLM does.
 func (e *Engine) releaseUnread(r *rank, g *generation) {
 	h := g.transfer.toFetch()
+	if h == nil {
+		h = g.transfer.answer
+	}
 	if h == nil {
 		return
 	}

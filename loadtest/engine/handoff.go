@@ -39,6 +39,9 @@ type transferParams struct {
 	source *bootstrapRoom
 	// looksUp: the KV may lie in a store.
 	looksUp bool
+	// answer is where a prefill leg fetches the KV of an answer that the prompt goes on behind;
+	// nil: from nowhere.
+	answer *handoff
 	// name is how decode asks for what a prefill leg holds, reader the only address that
 	// may; empty: by the internal request id, and any engine.
 	name, reader string
@@ -74,8 +77,16 @@ func parseTransferParams(raw json.RawMessage) (transferParams, error) {
 	if err := json.Unmarshal(raw, &p); err != nil {
 		return transferParams{}, fmt.Errorf("kv_transfer_params: %w", err)
 	}
+	blocks, named := parseBlockIDs(p.BlockIDs)
+	named = named && p.EngineID != nil && p.RequestID != nil && p.Host != nil && p.Port != nil
 	if !p.DoRemotePrefill {
 		out := transferParams{prefillLeg: p.DoRemoteDecode}
+		if p.DoRemoteDecode && named && len(blocks) > 0 {
+			out.answer = &handoff{
+				EngineID: *p.EngineID, RequestID: *p.RequestID, BlockIDs: [][]int32{blocks},
+				Host: *p.Host, Port: *p.Port, TPSize: p.TPSize, Tokens: p.Tokens,
+			}
+		}
 		if p.Source == nil {
 			return out, nil
 		}
@@ -84,8 +95,7 @@ func parseTransferParams(raw json.RawMessage) (transferParams, error) {
 		return out, err
 	}
 	out := transferParams{decodeLeg: true}
-	blocks, ok := parseBlockIDs(p.BlockIDs)
-	if !ok || p.EngineID == nil || p.RequestID == nil || p.Host == nil || p.Port == nil {
+	if !named {
 		return out, nil
 	}
 	out.handoff = &handoff{
@@ -120,8 +130,10 @@ const (
 	rejectedReader  = "foreign_reader" // meant for another decode engine
 )
 
-// heldKV is the KV of one finished prefill, held for its decode.
+// heldKV is the KV of one finished prefill, held for its decode, or of an answer, held for the
+// prefill of the next turn.
 type heldKV struct {
+	answer  bool
 	blocks  []*block
 	timer   *time.Timer // ends the lease
 	reading bool        // a decode is reading it; the lease cannot end
@@ -184,6 +196,9 @@ func (h *heldHandoffs) check(requestID string, blockIDs []int32) (*heldKV, strin
 	ids := make([]int32, len(held.blocks))
 	for i, b := range held.blocks {
 		ids[i] = b.id
+	}
+	if held.answer { // whoever goes on behind a part of it reads the blocks of that part
+		ids = ids[:min(len(ids), len(blockIDs))]
 	}
 	if !slices.Equal(ids, blockIDs) {
 		return nil, rejectedBlocks
@@ -294,7 +309,7 @@ func (r *rank) beginRead(requestID string, blockIDs []int32) (digests []past, re
 		return nil, why
 	}
 	held.reading = true
-	for _, b := range held.blocks {
+	for _, b := range held.blocks[:len(blockIDs)] {
 		digests = append(digests, b.digest)
 	}
 	return digests, ""
@@ -311,6 +326,9 @@ func (r *rank) endRead(requestID string, complete bool) {
 	}
 	held.reading = false
 	switch {
+	case complete && held.answer:
+		r.counts.answersPulled++
+		r.freeHeldLocked(requestID, rejectedUsed)
 	case complete:
 		r.counts.handoffsPulled++
 		r.freeHeldLocked(requestID, rejectedUsed)

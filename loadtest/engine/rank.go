@@ -51,6 +51,7 @@ type rank struct {
 type counts struct {
 	prefills, decodes, aggregated, aborted                       int
 	prefixPulled                                                 int // blocks
+	answersKept, answersPulled                                   int
 	handoffsPulled, handoffsExpired, handoffsReleased, preempted int
 	deaths, steps                                                int
 	rejected, recomputed, loadFailures                           map[string]int // by reason
@@ -201,9 +202,12 @@ func (r *rank) endLocked(s *sequence, finish string) {
 	if s.cancel != nil {
 		s.cancel()
 	}
-	if s.handoffOut && (finish == finishLength || finish == finishStop) && !s.dropHandoff {
+	switch complete := finish == finishLength || finish == finishStop; {
+	case s.handoffOut && complete && !s.dropHandoff:
 		s.result = r.holdLocked(s)
-	} else {
+	case s.decodeLeg && complete && r.cfg.KeepAnswers:
+		s.result = r.holdAnswerLocked(s)
+	default:
 		r.cache.release(s.blocks)
 	}
 	s.blocks = nil

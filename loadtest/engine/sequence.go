@@ -62,6 +62,7 @@ type sequence struct {
 	reader     string             // to this engine only; empty: to any
 	decodeLeg  bool               // it asked for KV from another engine
 	handoffIn  *handoff           // the KV to fetch first; nil when there is none
+	answerIn   *handoff           // an answer's KV that a prefill leg fetches first; nil when there is none
 	fetches    bool               // KV comes from another engine and is not here yet
 	admitted   chan room          // tells the goroutine that fetches
 	cancel     context.CancelFunc // of the goroutine that fetches

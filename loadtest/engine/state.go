@@ -39,6 +39,11 @@ type State struct {
 	HandoffsRejected         int            `json:"handoffs_rejected"`
 	HandoffsRejectedByReason map[string]int `json:"handoffs_rejected_by_reason"`
 
+	// Answers whose KV was kept for a prefill, and those of them that were pulled. One that is not
+	// pulled is among the hand-offs that expired or were released.
+	AnswersKept   int `json:"answers_kept"`
+	AnswersPulled int `json:"answers_pulled"`
+
 	// Decode side. Recomputed counts decode legs that could not use their hand-off and
 	// computed the prompt; LoadFailures those that failed for it.
 	Recomputed           int            `json:"recomputed"`
@@ -121,6 +126,8 @@ func (s *State) add(r *rank) {
 	s.KVBlocksTotal += r.cache.total()
 	c := r.counts
 	s.HandoffsPulled += c.handoffsPulled
+	s.AnswersKept += c.answersKept
+	s.AnswersPulled += c.answersPulled
 	s.PrefixBlocksPulled += c.prefixPulled
 	s.HandoffsExpired += c.handoffsExpired
 	s.HandoffsReleased += c.handoffsReleased
