@@ -17,6 +17,9 @@ type Identity struct {
 	BlockTokens string `json:"block_tokens,omitempty"` // tokens of a KV block, as it writes them
 	KVType      string `json:"kv_type,omitempty"`      // of the numbers in the KV, as it was set: auto, fp8_e5m2
 	KVPort      int    `json:"kv_port,omitempty"`      // where other engines reach its KV; 0: not reported
+	// KeepsAnswers: it keeps the KV of answers for the next turn's prefill, and reads that of others
+	// (vLLM's bidirectional_kv_xfer).
+	KeepsAnswers bool `json:"keeps_answers,omitempty"`
 
 	Publisher Publisher `json:"publisher,omitzero"` // where it says that it publishes KV events and load
 }
@@ -63,6 +66,9 @@ type capabilities struct {
 	// retains is the incarnation in which the engine was first seen to keep the blocks of
 	// answers; 0: none.
 	retains atomic.Uint64
+	// readsNoAnswers is the incarnation in which the engine was to read an answer's KV and said nothing
+	// for long; 0: none.
+	readsNoAnswers atomic.Uint64
 	// noTokenIDs is the incarnation in which the engine was asked for token ids and reported
 	// none; 0: none.
 	noTokenIDs atomic.Uint64
@@ -109,6 +115,13 @@ func (l *serverState) RecordNoTokenIDs() { l.noTokenIDs.Store(l.Incarnation()) }
 // RecordRetains remembers that the engine keeps the blocks of its answers for a prefill to
 // fetch, and reports whether that is new in this incarnation.
 func (l *serverState) RecordRetains() bool { return l.retains.Swap(l.Incarnation()) != l.Incarnation() }
+
+// RecordReadsNoAnswers remembers that the engine said nothing when it was to read an answer's KV, until it
+// is started anew.
+func (l *serverState) RecordReadsNoAnswers() { l.readsNoAnswers.Store(l.Incarnation()) }
+
+// ReadsAnswers reports whether the engine may read an answer's KV, if it is set up for that.
+func (l *serverState) ReadsAnswers() bool { return l.readsNoAnswers.Load() != l.Incarnation() }
 
 // ReportsTokenIDs reports whether the engine may know return_token_ids.
 func (l *serverState) ReportsTokenIDs() bool { return l.noTokenIDs.Load() != l.Incarnation() }

@@ -145,9 +145,13 @@ func (e *Engine) serverInfo(x *exchange) error {
 		writeJSON(x.w, http.StatusOK, map[string]any{"disaggregated_params": map[string]any{}})
 		return nil
 	}
+	transfer := vllmTransfers[e.cfg.Connector]
+	if e.cfg.KeepAnswers {
+		transfer = map[string]any{"kv_connector": "NixlConnector", "kv_connector_extra_config": map[string]any{"bidirectional_kv_xfer": true}}
+	}
 	config := map[string]any{
 		"cache_config":       map[string]any{"block_size": e.cfg.BlockSize, "cache_dtype": e.cfg.KVType},
-		"kv_transfer_config": vllmTransfers[e.cfg.Connector],
+		"kv_transfer_config": transfer,
 	}
 	var shown any = config
 	if x.r.URL.Query().Get("config_format") != "json" {

@@ -129,6 +129,7 @@ func (e engine) vllmIdentity(ctx context.Context, reported pools.Identity) (pool
 	info, failed := page[vllmInfo](ctx, e, "/server_info?config_format=json")
 	if info.Config != nil {
 		reported.Connector = info.Config.Transfer.connector()
+		reported.KeepsAnswers = reported.Connector == "nixl" && info.Config.Transfer.keepsAnswers()
 	}
 	return reported, errors.Join(err, failed)
 }
@@ -137,9 +138,14 @@ func (e engine) vllmIdentity(ctx context.Context, reported pools.Identity) (pool
 type vllmTransfer struct {
 	Name  string `json:"kv_connector"`
 	Extra struct {
-		Connectors []vllmTransfer `json:"connectors"` // of a MultiConnector
+		Connectors    []vllmTransfer `json:"connectors"` // of a MultiConnector
+		Bidirectional any            `json:"bidirectional_kv_xfer"`
 	} `json:"kv_connector_extra_config"`
 }
+
+// keepsAnswers reports NIXL's bidirectional_kv_xfer (vLLM 0.33, nixl/base_scheduler.py). Of a
+// MultiConnector it is not asked: what its other connectors make of such a prefill leg was not read.
+func (t *vllmTransfer) keepsAnswers() bool { return t != nil && t.Extra.Bidirectional == true }
 
 // vllmConnectors are our names of vLLM's connectors (vllm/distributed/kv_transfer/
 // kv_connector/factory.py).

@@ -35,6 +35,10 @@ func TestProbe_WhatEnginesReportOfThemselves(t *testing.T) {
 		{"an unknown one", vllm(`{"kv_connector":"MoRIIOConnector"}`), pools.Identity{Engine: "vllm", Version: "0.31.0"}},
 		{"several, the first of which hands nothing over", vllm(`{"kv_connector":"MultiConnector","kv_connector_extra_config":{"connectors":[{"kv_connector":"OffloadingConnector"},{"kv_connector":"NixlConnector"}]}}`),
 			pools.Identity{Engine: "vllm", Version: "0.31.0", Connector: "nixl"}},
+		{"one that keeps answers' KV", vllm(`{"kv_connector":"NixlConnector","kv_connector_extra_config":{"bidirectional_kv_xfer":true}}`),
+			pools.Identity{Engine: "vllm", Version: "0.31.0", Connector: "nixl", KeepsAnswers: true}},
+		{"one that keeps none", vllm(`{"kv_connector":"NixlConnector","kv_connector_extra_config":{"bidirectional_kv_xfer":"false"}}`),
+			pools.Identity{Engine: "vllm", Version: "0.31.0", Connector: "nixl"}},
 		{"SGLang under its old path", map[string]string{
 			"/v1/models":       `{"data":[{"id":"m","owned_by":"sglang"}]}`,
 			"/get_server_info": `{"version":"0.5.9","disaggregation_mode":"decode","disaggregation_bootstrap_port":9001,"page_size":1,"kv_cache_dtype":"auto"}`,
