@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/tandem-gateway/tandem/kvstate/cached"
+	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/cost"
@@ -23,6 +24,8 @@ type binding struct {
 	decode       *pools.Lease
 	handoff      *connector.Handoff
 	pullFrom     *pools.Server     // from which the prompt's beginning is pulled; nil: from none
+	reads        *answerkv.Answer  // whose KV prefill reads first; nil: none's
+	readsTokens  int               // leading tokens of the prompt in it
 	cachedTokens int               // of the prompt, on decode beforehand
 	hits         hits              // of the prompt, on the server that computes it; none where a hand-off is there already
 	choice       decision.Choice   // what it was chosen from
@@ -32,9 +35,10 @@ type binding struct {
 	span         spans.Leg         // of decode's leg
 	answer       *Answer           // nil until a leg has given it, or begun it
 	first        firsttoken.Case
-	behindSent   bool   // decode was sent the rest behind prefill's token
-	withdraw     func() // takes back what was predicted of the servers' caches; nil: nothing was
-	computed     func() // says that it has come true; nil with withdraw
+	legIDs       *legIDs // of a stream's decode leg, where they are wanted
+	behindSent   bool    // decode was sent the rest behind prefill's token
+	withdraw     func()  // takes back what was predicted of the servers' caches; nil: nothing was
+	computed     func()  // says that it has come true; nil with withdraw
 }
 
 // withdrawPrediction takes back that the servers will hold the prompt.

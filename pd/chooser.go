@@ -115,7 +115,7 @@ func (ch *Chooser) claimPair(r *bindRequest, prefill, decode string) (*binding, 
 func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, now time.Time) (b *binding, refusedBy string) {
 	b = &binding{chosen: chosen, handoff: v.handoff}
 	if chosen.Prefill != "" {
-		b.pullFrom = ch.pullSource(v.candidates.Prefill, chosen.Prefill, r.req.PromptTokens)
+		ch.setPulls(r, v, b)
 	} else {
 		b.pullFrom = ch.pullSource(v.candidates.Decode, chosen.Decode, r.req.PromptTokens)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/firsttoken"
 	"github.com/tandem-gateway/tandem/pools/permodel"
@@ -22,12 +23,15 @@ type LegConfig struct {
 	FirstEventTimeout time.Duration // decode, until the first content event of a stream
 	IdleTimeout       time.Duration // between two events of a stream
 	AnswerTimeout     time.Duration // decode of an answer that is not streamed
-	MaxRetries        int           // legs tried again for one request
-	RetryRatio        float64       // retries per request over ten seconds, 0..1
-	RetryFloor        int           // retries per ten seconds whatever the traffic
-	ContinueStreams   bool          // continue streams that break on another pair, where engines report token ids
-	ContinueByText    bool          // and chats by their text where they report none, which is not exact
-	EnginePriority    bool          // engines schedule by priority, and are told which
+	// AnswerPatience is how long a prefill that reads an answer's KV may be silent beyond four times what
+	// is predicted of it: an engine that is not set up for that never answers.
+	AnswerPatience  time.Duration
+	MaxRetries      int     // legs tried again for one request
+	RetryRatio      float64 // retries per request over ten seconds, 0..1
+	RetryFloor      int     // retries per ten seconds whatever the traffic
+	ContinueStreams bool    // continue streams that break on another pair, where engines report token ids
+	ContinueByText  bool    // and chats by their text where they report none, which is not exact
+	EnginePriority  bool    // engines schedule by priority, and are told which
 	// StrictHandoffs: a hand-off that names a host which is not known to be the prefill
 	// server's is withheld from decode.
 	StrictHandoffs bool
@@ -45,6 +49,8 @@ type BindConfig struct {
 	TTFT, ITL permodel.Setting[time.Duration]
 	// EnforceDisaggregation: what no pair can serve is refused, and not decoded alone.
 	EnforceDisaggregation bool
+	AnswerKV              answerkv.Use      // of which servers' answers the next turn's prefill reads the KV
+	AnswerLife            time.Duration     // how long after its answer, less than engines keep it
 	FirstToken            firsttoken.Source // which leg says the first token of an answer
 	Pieces                cost.Pieces       // how long prompts are cut where requests wait for their turn
 	// DecodePieces is how long the streams of a decode server may stand still at a time while it
@@ -59,9 +65,10 @@ const defaultDecodePieces = 100 * time.Millisecond
 // DefaultConfig keeps hand-offs to a third of vLLM's 30 s lease.
 func DefaultConfig() Config {
 	return Config{
-		BindConfig: BindConfig{HandoffAge: 10 * time.Second, UnresponsiveWait: 10 * time.Second, FirstToken: firsttoken.FromPrefill, Pieces: cost.DefaultPieces, DecodePieces: defaultDecodePieces},
+		BindConfig: BindConfig{HandoffAge: 10 * time.Second, UnresponsiveWait: 10 * time.Second, FirstToken: firsttoken.FromPrefill, AnswerKV: answerkv.Reported, AnswerLife: 450 * time.Second, Pieces: cost.DefaultPieces, DecodePieces: defaultDecodePieces},
 		LegConfig: LegConfig{
 			PrefillTimeout:    120 * time.Second,
+			AnswerPatience:    30 * time.Second, // an engine at its first transfer stands still for some eleven
 			FirstEventTimeout: 60 * time.Second,
 			IdleTimeout:       30 * time.Second,
 			AnswerTimeout:     600 * time.Second,
@@ -92,7 +99,10 @@ func (c Config) Validate() error {
 	if c.DecodePieces < 0 {
 		return errors.New("decode-pieces must not be negative")
 	}
-	return errors.Join(c.Pieces.Validate(), c.FirstToken.Validate())
+	if c.AnswerLife <= 0 {
+		return errors.New("answer-kv-life must be positive")
+	}
+	return errors.Join(c.Pieces.Validate(), c.FirstToken.Validate(), c.AnswerKV.Validate())
 }
 
 // BindMode says when a request gets its servers.

@@ -52,12 +52,17 @@ func (o *Orchestrator) decodeLeg(ctx context.Context, st *requestState, b *bindi
 	return nil
 }
 
+// countAnswerKV counts what became of the KV of an answer.
+func (m *Metrics) countAnswerKV(outcome answerOutcome) {
+	m.answerKV.WithLabelValues(string(outcome)).Inc()
+}
+
 // recordRetained counts an answer whose blocks the engine keeps although no server fetches
 // them, and warns of the first in each life of the server.
 func (o *Orchestrator) recordRetained(server *pools.Server) {
 	o.Metrics.retained.WithLabelValues(server.ID()).Inc()
 	if server.RecordRetains() {
-		o.Log.Warn("decode answers with a hand-off: it pins the blocks of each answer for 480 s, and no server fetches them; set bidirectional_kv_xfer to false in its kv_connector_extra_config", "server", server.ID())
+		o.Log.Warn("decode answers with a hand-off: it pins the blocks of each answer for 480 s, and no server fetches them; set bidirectional_kv_xfer to false in its kv_connector_extra_config, or answer-kv to all", "server", server.ID())
 	}
 }
 

@@ -32,6 +32,8 @@ type legStream struct {
 	hideUsage  bool
 	handoff    *connector.Handoff     // nil without one
 	transcript *transcript.Transcript // what could be continued elsewhere; nil where it cannot
+	ids        *legIDs                // of the leg's prompt and answer; nil: they are not wanted
+	hideIDs    bool                   // which the client did not ask for, and no transcript hides
 
 	chunk   api.Chunk // the last event, where it is one of chat or completions
 	pending []byte    // transformed events up to the first content, not yet returned
@@ -56,7 +58,7 @@ type StreamResult struct {
 	Usage      api.Usage
 	Events     int // content events
 	Recomputed bool
-	Retained   bool // the engine keeps the answer's blocks for a prefill; see api.KeepsAnswerBlocks
+	Handoff    []byte // of the answer's own KV, which the engine keeps for a prefill; nil: it keeps none
 }
 
 // Next returns the next bytes for the client: one event or several that came
@@ -113,6 +115,7 @@ func (s *legStream) event() ([]byte, error) {
 	if g.Failure != "" {
 		return nil, failedByEngine(g.Failure, ev.Data)
 	}
+	s.ids.record(&s.chunk)
 	s.ended = g.End
 	s.choices.Note(g.Finished)
 	if g.Content {
@@ -162,6 +165,8 @@ func (s *legStream) transform(ev api.Event) (_ []byte, err error) {
 		if data = s.transcript.Record(&s.chunk, data); data == nil {
 			return nil, nil
 		}
+	} else if s.hideIDs && s.chunk.Choices >= 0 {
+		data = s.chunk.Without(nil, data)
 	}
 	if bytes.Equal(data, ev.Data) {
 		return ev.Raw, nil
@@ -178,7 +183,9 @@ func (s *legStream) clean(data []byte) ([]byte, error) {
 			return nil, nil
 		}
 	}
-	s.result.Retained = s.result.Retained || api.KeepsAnswerBlocks(data)
+	if handoff := api.AnswerHandoff(data); handoff != nil {
+		s.result.Handoff = handoff
+	}
 	data, err := s.handoff.Complete(s.ctx, data)
 	if err != nil {
 		return nil, s.broken(err)

@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/cached"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/modeltokens"
@@ -50,6 +51,12 @@ type prefix struct {
 	// chains are all that is known of the prompt of another replica's request.
 	chains []kvstate.Chain
 	length int // tokens of that prompt
+
+	// answer is the KV of an earlier answer that the prompt goes on behind, of which so many tokens are
+	// its own; nil: there is none, or it was not sought yet.
+	answer       *answerkv.Answer
+	answerTokens int
+	answerSought bool
 }
 
 // versionOf is a server as it is now.
@@ -96,6 +103,14 @@ func (l *Locality) findTokens(ctx context.Context, req *Request, base string) *p
 	return p
 }
 
+// wholeText is a hash of all of the prompt's text, 0 where it is not known.
+func (p *prefix) wholeText() uint64 {
+	if p == nil {
+		return 0
+	}
+	return p.tokens.Whole
+}
+
 // takeLater takes over the tokens that an engine has answered since the request was located, and
 // reports whether there are any.
 func (p *prefix) takeLater() bool {
@@ -108,6 +123,7 @@ func (p *prefix) takeLater() bool {
 	}
 	p.tokens, p.text, p.known, p.unknown = found, found.Text, true, ""
 	p.hits = kvstate.Hits{} // of what was known before
+	p.answer, p.answerTokens, p.answerSought = nil, 0, false
 	return true
 }
 

@@ -35,6 +35,7 @@ type Metrics struct {
 	mismatches        *prometheus.CounterVec // server
 	stranded          *prometheus.CounterVec // server
 	retained          *prometheus.CounterVec // server
+	answerKV          *prometheus.CounterVec // outcome
 	exhausted         prometheus.Counter
 	unresponsiveWaits *prometheus.CounterVec // role
 	evaluations       prometheus.Counter
@@ -113,6 +114,10 @@ func NewMetrics(reg prometheus.Registerer, kept histogram.Config, queue *queue.Q
 		retained: counter("tandem_handoffs_retained_total",
 			"Answers of decode with a hand-off of its own, whose blocks the engine pins for 480 s although no server fetches them.",
 			"server"),
+		answerKV: counter("tandem_answer_kv_total",
+			"KV of answers that decode keeps for the next turn's prefill, by what became of it: kept, read, late (gone when it was to be "+
+				"read), computed (prefill was to read it and computed the tokens), failed (likewise, after an error or silence).",
+			"outcome"),
 		recomputes: counter("tandem_silent_recomputes_total",
 			"Decodes that were given a hand-off and computed the prompt all the same.",
 			"server"),

@@ -185,6 +185,7 @@ func (o *Orchestrator) locatePrompt(ctx context.Context, st *requestState) {
 	defer span.End()
 	r := &st.bind
 	r.prefix = o.Binder.Locality.findTokens(ctx, r.req, r.base)
+	o.Binder.awaitIDs(ctx, r)
 	r.setPromptTokens()
 	o.Metrics.countUnknown(st.req.Model, r.prefix.unknown)
 	spans.RecordPrompt(span, r.prefix.known && !r.prefix.isGuessed(), r.req.PromptTokens)

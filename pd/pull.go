@@ -43,6 +43,21 @@ func (sn *Snapshotter) setRemotes(r *bindRequest, v *snapshot, all []*pools.Serv
 	offer(v.candidates.Decode, v.decodeFacts)
 }
 
+// setPulls says what of the prompt's beginning the prefill server of a binding pulls: what a third
+// server has in its cache, or the KV of an earlier answer.
+func (ch *Chooser) setPulls(r *bindRequest, v *snapshot, b *binding) {
+	from := ch.pullSource(v.candidates.Prefill, b.chosen.Prefill, r.req.PromptTokens)
+	if from == nil || v.handoff != nil {
+		return
+	}
+	remote := &v.candidates.Prefill[cost.IndexOf(v.candidates.Prefill, b.chosen.Prefill)].Remote
+	if remote.Answer {
+		b.reads, b.readsTokens = r.prefix.answer, remote.Tokens
+		return
+	}
+	b.pullFrom = from
+}
+
 // pullSource is the server from which the one that computes the prompt should pull its
 // prefix, nil when computing it is as fast.
 func (ch *Chooser) pullSource(candidates []cost.Candidate, id string, promptTokens int) *pools.Server {

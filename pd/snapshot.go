@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate/cached"
+	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/cost"
@@ -37,7 +38,8 @@ type Snapshotter struct {
 	Cost     cost.Model // what is known in seconds: here of adapters, in Chooser of all
 	// Shares returns which hardware is to serve which requests of a base model, nil where
 	// there is no plan. It must not wait. nil: there never is one.
-	Shares func(base string) *share.Table
+	Shares  func(base string) *share.Table
+	Answers *answerkv.Answers // whose KV their servers keep; nil: none is used
 }
 
 // takeSnapshot looks at all servers of a model. Those that may take nothing now are out.
@@ -119,6 +121,9 @@ func (sn *Snapshotter) applyMatched(r *bindRequest, v *snapshot, now time.Time) 
 	}
 	if v.pulls {
 		sn.setRemotes(r, v, sn.Fleet.Servers(), now)
+	}
+	if sn.Answers.Used() {
+		sn.setAnswers(r, v, now)
 	}
 }
 

@@ -129,8 +129,8 @@ func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
 	if r.Recomputed {
 		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
 	}
-	if r.Retained {
-		o.recordRetained(server)
+	if r.Handoff != nil {
+		o.recordAnswerKV(st, b, r.Handoff, b.legIDs, r.Usage)
 	}
 	events := r.Events
 	if b.handoff.GoesOn() {

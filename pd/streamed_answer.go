@@ -45,6 +45,11 @@ func (a streamedAnswer) decode(ctx context.Context, st *requestState, b *binding
 	if st.transcript != nil {
 		part.Body = st.transcript.StartLeg(streamEngine(server), part.Body)
 	}
+	hideIDs := false
+	if b.legIDs = nil; o.wantsAnswerIDs(st, b) {
+		b.legIDs = new(legIDs)
+		part.Body, hideIDs = askForIDs(part.Body)
+	}
 	b.decode.MarkSent(b.chosen.Terms.FirstStep())
 	sample := o.Binder.beginTransfer(st, b, start)
 	defer sample.end()
@@ -60,7 +65,7 @@ func (a streamedAnswer) decode(ctx context.Context, st *requestState, b *binding
 		dialect: st.req.Dialect, events: api.NewEventReader(resp.Body), body: resp.Body,
 		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
 		server: server, side: b.promptSide, hideUsage: st.req.HideUsage,
-		onGap: steps.observeGap, transcript: st.transcript, handoff: b.handoff, choices: api.NewEndedChoices(st.req.Answers),
+		onGap: steps.observeGap, transcript: st.transcript, ids: b.legIDs, hideIDs: hideIDs, handoff: b.handoff, choices: api.NewEndedChoices(st.req.Answers),
 	}
 	if err := s.open(); err != nil {
 		_ = resp.Body.Close()

@@ -41,6 +41,10 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	defer cancel()
 
 	b.decode.MarkSent(b.chosen.Terms.FirstStep() + time.Duration(st.req.OutputTokens)*b.chosen.Terms.Step)
+	wantsIDs, hideIDs := o.wantsAnswerIDs(st, b), false
+	if wantsIDs {
+		part.Body, hideIDs = askForIDs(part.Body)
+	}
 	start := time.Now()
 	sample := o.Binder.beginTransfer(st, b, start)
 	defer sample.end()
@@ -70,13 +74,20 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
 		side = api.PromptUsage{}
 	}
-	if api.KeepsAnswerBlocks(data) {
-		o.recordRetained(server)
+	if handoff := api.AnswerHandoff(data); handoff != nil {
+		var ids *legIDs
+		if wantsIDs {
+			ids = idsOf(data)
+		}
+		o.recordAnswerKV(st, b, handoff, ids, usage)
 	}
 	clean, err := st.req.Dialect.CleanAnswer(data, side)
 	if err == nil {
 		showIDs, _ := st.req.Body.Get("return_token_ids").Bool()
 		clean, err = b.handoff.Whole(st.req.Dialect, clean, showIDs)
+	}
+	if err == nil && hideIDs {
+		clean, err = withoutIDs(clean)
 	}
 	if err != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
@@ -87,6 +98,15 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	o.evaluateChoice(ctx, st, b)
 	b.decode.Release()
 	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: clean, Usage: usage}, nil
+}
+
+// withoutIDs is a whole answer without the token ids that its client did not ask for.
+func withoutIDs(answer []byte) ([]byte, error) {
+	body, err := api.ParseBody(answer)
+	if err != nil {
+		return nil, err
+	}
+	return api.WithoutIDs(body, false).Bytes(), nil
 }
 
 func (a wholeAnswer) fromPrefill(_ context.Context, st *requestState, b *binding, data []byte) (*Answer, *LegError) {

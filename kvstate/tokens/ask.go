@@ -102,7 +102,7 @@ func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 	known.Text = p.chunksOf(&b)
 	known.Mode, known.Adapter, known.Salt = Engine, p.Adapter, p.Salt
 	if f != nil && !known.Complete {
-		known.Later = laterTokens(&known, f)
+		known.Later = laterTokens(&known, f, a.cfg.AskWait)
 	}
 	return known, len(known.IDs) > 0
 }

@@ -48,19 +48,19 @@ func dropHandoff(body Body) Body {
 	return editAt(drop(body), "response", drop)
 }
 
-// KeepsAnswerBlocks reports whether decode's answer is a hand-off itself: an engine with
-// bidirectional_kv_xfer keeps the blocks of the answer for the next prefill to fetch, for
-// 480 s (vllm nixl/pull_scheduler.py). Nothing fetches them here.
-func KeepsAnswerBlocks(data []byte) bool {
+// AnswerHandoff returns the hand-off in decode's own answer, or an event of it, as a copy: an engine
+// with bidirectional_kv_xfer keeps the blocks of the answer for the next prefill to fetch, for
+// 480 s (vllm nixl/pull_scheduler.py). nil: there is none.
+func AnswerHandoff(data []byte) []byte {
 	if !bytes.Contains(data, []byte(`"do_remote_decode"`)) {
-		return false
+		return nil
 	}
 	for _, place := range []string{HandoffField, "response." + HandoffField} {
-		if gjson.GetBytes(data, place+".do_remote_decode").Bool() {
-			return true
+		if params := gjson.GetBytes(data, place); params.Get("do_remote_decode").Bool() {
+			return []byte(params.Raw)
 		}
 	}
-	return false
+	return nil
 }
 
 // editAt changes the object at a place, keys with dots between them, if there is one.

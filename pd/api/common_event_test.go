@@ -106,7 +106,7 @@ func checkChunk(t *testing.T, c *Chunk, data []byte) {
 		return
 	}
 	cleaned, err := Chat.CleanAnswer(data, PromptUsage{Override: true})
-	if _, usage := Chat.ReadUsage(data); usage || KeepsAnswerBlocks(data) || err != nil || !bytes.Equal(cleaned, data) {
+	if _, usage := Chat.ReadUsage(data); usage || (AnswerHandoff(data) != nil) || err != nil || !bytes.Equal(cleaned, data) {
 		t.Errorf("%s is not ordinary: usage %v, cleaned %s, %v", data, usage, cleaned, err)
 	}
 }

@@ -130,12 +130,12 @@ func TestAnthropicType(t *testing.T) {
 }
 
 // Decode keeps blocks of an answer that is a hand-off itself, and says so there and nowhere else.
-func TestKeepsAnswerBlocks(t *testing.T) {
+func TestAnswerHandoff(t *testing.T) {
 	for answer, want := range map[string]bool{
 		`{"kv_transfer_params":{"do_remote_decode":true}}`: true, `{"response":{"kv_transfer_params":{"do_remote_decode":true}}}`: true, `{"kv_transfer_params":{"do_remote_decode":false}}`: false,
 		`{"kv_transfer_params":null,"text":"do_remote_decode"}`: false, `{"other":{"do_remote_decode":true}}`: false, `{}`: false,
 	} {
-		if got := KeepsAnswerBlocks([]byte(answer)); got != want {
+		if got := AnswerHandoff([]byte(answer)) != nil; got != want {
 			t.Errorf("%s: %v", answer, got)
 		}
 	}

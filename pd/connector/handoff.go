@@ -74,6 +74,7 @@ func (t *Transfer) Handoff() *Handoff {
 // decode is on its way by then, and only the coverage is news.
 func (h *Handoff) RecordPrefill(t *Transfer, answer []byte, now time.Time) {
 	c := t.Connector()
+	h.Attempt = t.ID // which is another one where the first was given up
 	var covers Coverage
 	if usage, ok := t.dialect.ReadUsage(answer); ok {
 		covers = Coverage{

@@ -27,6 +27,13 @@ const prefillParams = `"do_remote_decode":true,"do_remote_prefill":false,"remote
 // engine's connectors can load takes its part of the fields (llm-d-router
 // pkg/sidecar/proxy, --enable-p2p-pull).
 func nixlPrefill(t *Transfer) LegRequest {
+	if t.Answer != nil {
+		edits := []api.Edit{api.Set(api.HandoffField, t.Answer.params(t.dialect).Bytes())}
+		if t.dialect == api.Completions {
+			edits = append(edits, api.Set("prompt", idList(t.Answer.IDs)))
+		}
+		return LegRequest{Body: oneToken(t, edits...)}
+	}
 	if t.First.All && t.Source == nil { // nothing is handed over
 		return LegRequest{Body: oneToken(t)}
 	}

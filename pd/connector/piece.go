@@ -1,8 +1,6 @@
 package connector
 
 import (
-	"strconv"
-
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -29,14 +27,7 @@ func NewPiece(request api.Body, ids []uint32, from, to *pools.Server) *Transfer 
 // PieceBody is the request that leaves the KV of a prompt's leading tokens in a server's prefix cache:
 // a completion of one token by their ids, whatever the API of the request.
 func PieceBody(request api.Body, ids []uint32) api.Body {
-	prompt := append(make([]byte, 0, 7*len(ids)+2), '[')
-	for i, id := range ids {
-		if i > 0 {
-			prompt = append(prompt, ',')
-		}
-		prompt = strconv.AppendUint(prompt, uint64(id), 10)
-	}
-	edits := []api.Edit{api.Set("prompt", append(prompt, ']')), api.Set("max_tokens", number(1)), api.Set("temperature", number(0))}
+	edits := []api.Edit{api.Set("prompt", idList(ids)), api.Set("max_tokens", number(1)), api.Set("temperature", number(0))}
 	for _, field := range keptOfPrompt {
 		if value := request.Get(field); !value.Null() {
 			edits = append(edits, api.Set(field, value))

@@ -16,14 +16,23 @@ import (
 // media or echo, and has no text of the prompt to show.
 func sharesIDs(d *api.Dialect, body api.Body, from, to *pools.Server) bool {
 	tells := isVLLM(from, 11) && from.ReportsTokenIDs() // since 0.10.2, ignored before
-	if Of(to) != nixl || !tells || slices.ContainsFunc(showingPrompt, func(field string) bool { return !body.Get(field).Null() }) {
+	if Of(to) != nixl || !tells {
+		return false
+	}
+	return mayShareIDs(d, body) && (d != api.Chat || isVLLM(to, 32))
+}
+
+// mayShareIDs reports whether a request may be given as the ids of its prompt: a completion of a
+// text, or a chat of text of which nothing shows the prompt.
+func mayShareIDs(d *api.Dialect, body api.Body) bool {
+	if slices.ContainsFunc(showingPrompt, func(field string) bool { return !body.Get(field).Null() }) {
 		return false
 	}
 	if d == api.Completions {
 		_, text := body.Get("prompt").String()
 		return text
 	}
-	return d == api.Chat && isVLLM(to, 32) && !hasMedia(body.Get("messages"))
+	return d == api.Chat && !hasMedia(body.Get("messages"))
 }
 
 // isVLLM reports whether a server tells that it runs vLLM 0.minor or later.

@@ -18,6 +18,7 @@ type Transfer struct {
 	From, To *pools.Server
 	ID       string        // the request id of both legs: vLLM matches them by it
 	Source   *pools.Server // from which prefill pulls the prompt's beginning; nil: from none
+	Answer   *AnswerKV     // what prefill reads of an earlier answer's KV; nil: nothing
 	TokenIDs bool          // prefill is asked for the prompt's token ids
 	First    First         // what prefill's token is for; the zero value: nothing
 

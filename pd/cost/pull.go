@@ -8,6 +8,7 @@ type Remote struct {
 	Tokens  int     // leading tokens of the prompt that it holds on its GPU
 	Latency float64 // seconds
 	PerByte float64 // likewise
+	Answer  bool    // it is the KV of an answer that is kept for one reader
 }
 
 // pull is the seconds of a prefill whose prefix comes from the remote server first.

@@ -83,6 +83,12 @@ func (c *pdConfig) bindService(fs *pflag.FlagSet) {
 		"which leg says the first token of an answer, prefill or decode, `leg`: prefill's goes to the client while the KV travels, and decode "+
 			"goes on behind it, where that is known to give the answer of one engine (vLLM since 0.32 with NIXL; chat and completions); "+
 			"with decode it is computed again there")
+	fs.StringVar((*string)(&c.AnswerKV), "answer-kv", string(c.AnswerKV),
+		"of which servers' answers the next turn's prefill may read the KV from decode, `off`, reported (servers that report "+
+			"bidirectional_kv_xfer, which vLLM does in its development mode alone) or all (all vLLM servers with NIXL have it: prefill servers "+
+			"that have it not would say nothing); tried on simulated engines only")
+	fs.DurationVar(&c.AnswerLife, "answer-kv-life", c.AnswerLife,
+		"how long after an answer its KV is read; less than the engines' decoder_kv_blocks_ttl")
 	fs.DurationVar((*time.Duration)(&c.Pieces), "prefill-pieces", time.Duration(c.Pieces),
 		"cut prompts whose prefill takes longer than that `time`, where requests wait for their turn and engines are known to take "+
 			"it (vLLM since 0.32 with NIXL, and the prompt's token ids are certain): after each piece the rest waits again, shorter requests go "+

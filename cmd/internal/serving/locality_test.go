@@ -3,6 +3,7 @@ package serving
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -86,9 +87,14 @@ func newClusterComputing(t *testing.T, times float64, prefill, decode int, token
 // newClusterOf has engines that publish their KV events.
 func newClusterOf(t *testing.T, prefill, decode []*engine.Engine, tokens string, change func(*config)) *cluster {
 	t.Helper()
+	return newLoggedClusterOf(t, nil, prefill, decode, tokens, change)
+}
+
+func newLoggedClusterOf(t *testing.T, log io.Writer, prefill, decode []*engine.Engine, tokens string, change func(*config)) *cluster {
+	t.Helper()
 	engines := slices.Concat(prefill, decode)
 	var cfg config
-	c := newCluster(t, shape{config: func(given *config) {
+	c := newCluster(t, shape{log: log, config: func(given *config) {
 		for i, of := range [][]*engine.Engine{prefill, decode} {
 			for _, e := range of {
 				given.servers[i].add(serverEntry{URL: e.URL()})

@@ -25,6 +25,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway/live"
 	"github.com/tandem-gateway/tandem/gateway/peers"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pd/history"
@@ -208,6 +209,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 	binder := &pd.Binder{Queue: queue, Tracer: n.tracing.Tracer("tandem"), Chooser: &pd.Chooser{
 		Snapshotter: pd.Snapshotter{
 			Config: cfg.pd.BindConfig, Fleet: n.fleet, Links: cost.NewLinks(cfg.cost.links), Locality: n.locality, Cost: cfg.cost.Model,
+			Answers: new(answerkv.Answers),
 		},
 		Outputs: predict.NewOutputs(), Prompts: predict.NewPrompts(), Metrics: metrics,
 	}}

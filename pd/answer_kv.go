@@ -1,0 +1,280 @@
+package pd
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/pd/answerkv"
+	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/address"
+)
+
+// The KV of an answer lies on the server that decoded it. Where engines keep it for that
+// (vLLM's bidirectional_kv_xfer), the next turn's prefill may read it from there:
+//
+//  1. decode's legs are asked for token ids, and what comes with an answer's hand-off is remembered
+//     (recordAnswerKV);
+//  2. when the next turn is priced, its prompt is looked for among them, once, and reading from
+//     there competes with computing on each prefill server (findAnswer, setAnswers);
+//  3. whoever is bound first to read it does so (takeAnswer); the prompt goes as the ids that were
+//     compared;
+//  4. where the read fails, the same server computes the prompt (sendPrefill).
+
+// answerOutcome is what became of the KV of an answer that an engine kept.
+type answerOutcome string
+
+const (
+	answerKept     answerOutcome = "kept"     // it is known what it is good for
+	answerRead     answerOutcome = "read"     // by the next turn's prefill
+	answerLate     answerOutcome = "late"     // it was priced, and was gone when it came to reading
+	answerComputed answerOutcome = "computed" // prefill was to read it, and computed the tokens
+	answerFailed   answerOutcome = "failed"   // likewise, and failed first
+)
+
+// usesAnswers reports whether a server keeps answers' KV, and reads others'.
+func (sn *Snapshotter) usesAnswers(s *pools.Server) bool {
+	switch sn.Config.AnswerKV {
+	case answerkv.All:
+		return connector.KeepsAnswers(s)
+	case answerkv.Reported:
+		return s.Identity().KeepsAnswers && connector.KeepsAnswers(s)
+	}
+	return false
+}
+
+// takesAnswers reports whether answers' KV is used at all.
+func (sn *Snapshotter) takesAnswers() bool {
+	return sn.Answers != nil && (sn.Config.AnswerKV == answerkv.Reported || sn.Config.AnswerKV == answerkv.All)
+}
+
+// answerKey is what the KV of a request depends on beside the tokens, on servers of a class.
+func (r *bindRequest) answerKey(class uint64) answerkv.Key {
+	k := answerkv.Key{Class: class, Model: r.base, Salt: r.req.Salt}
+	if r.req.Model != r.base {
+		k.Adapter = r.req.Model
+	}
+	return k
+}
+
+// mayReadAnswer reports whether a request's tokens are known well enough to read KV by them: an
+// engine or the client said all of them, and the prompt can be given to prefill as these ids.
+func (r *bindRequest) mayReadAnswer() bool {
+	p := r.prefix
+	if p == nil || r.remote || r.continues || r.req.proxied || r.req.Aggregated || r.req.Answers > 1 {
+		return false
+	}
+	t := &p.tokens
+	said := t.By == tokens.ByRequest || t.By == tokens.ByEngine || t.By == tokens.ByTokenize
+	return said && t.Complete && t.Certain >= len(t.IDs) && len(t.Media) == 0 && connector.TakesIDs(r.req.Dialect, r.req.Body)
+}
+
+// awaitIDs waits for the tokens of a prompt as long as for one of which nothing is known, where a server
+// keeps the KV of the turn before: it can be read by all of them alone.
+func (sn *Snapshotter) awaitIDs(ctx context.Context, r *bindRequest) {
+	later := r.prefix.tokens.Later
+	if later == nil || r.prefix.tokens.Before == 0 || !sn.Answers.Expects(r.prefix.tokens.Before) {
+		return
+	}
+	later.Await(ctx)
+	r.takeLater()
+}
+
+// findAnswer looks once for the answer that a request's prompt goes on behind: it was there before the
+// request, or is none of it.
+func (sn *Snapshotter) findAnswer(r *bindRequest, v *snapshot, now time.Time) {
+	if r.prefix == nil || r.prefix.answerSought || !r.prefix.known {
+		return
+	}
+	r.prefix.answerSought = true
+	if !r.mayReadAnswer() {
+		return
+	}
+	var classes []uint64
+	for i := range v.candidates.Prefill {
+		class := v.candidates.Prefill[i].Class
+		if slices.Contains(classes, class) {
+			continue
+		}
+		classes = append(classes, class)
+		if a, n := sn.Answers.Find(r.answerKey(class), r.prefix.tokens.IDs, now); n > r.prefix.answerTokens {
+			r.prefix.answer, r.prefix.answerTokens = a, n
+		}
+	}
+}
+
+// keeper is the server that keeps an answer, nil where it does not any more.
+func (sn *Snapshotter) keeper(a *answerkv.Answer, now time.Time) *pools.Server {
+	if a == nil || !sn.Answers.IsThere(a, now) {
+		return nil
+	}
+	for _, s := range sn.Fleet.Servers() {
+		if s.ID() == a.Server {
+			if s.State() == pools.Alive && s.Incarnation() == a.Incarnation {
+				return s
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+// leastRead is vLLM's kv_recompute_threshold: fewer tokens than that it computes.
+const leastRead = 64
+
+// setAnswers offers the KV of the answer that the prompt goes on behind to the prefill servers that can
+// read it, where it has more than they do and no third server has as much.
+func (sn *Snapshotter) setAnswers(r *bindRequest, v *snapshot, now time.Time) {
+	if !v.pulls { // else setRemotes has done so
+		for i := range v.candidates.Prefill {
+			v.candidates.Prefill[i].Remote = cost.Remote{}
+		}
+	}
+	sn.findAnswer(r, v, now)
+	if r.prefix == nil || r.prefix.answer == nil || r.begun != nil {
+		return
+	}
+	from := sn.keeper(r.prefix.answer, now)
+	if from == nil {
+		return
+	}
+	place, n := topologyOf(from), r.prefix.answerTokens
+	for i, s := range v.prefill {
+		c := &v.candidates.Prefill[i]
+		if c.Class != from.CompatibilityKey() || s == from || n-c.Cached.GPU < leastRead || n <= c.Remote.Tokens || !s.ReadsAnswers() || !sn.usesAnswers(s) {
+			continue
+		}
+		c.Remote = cost.Remote{Server: from.ID(), Tokens: n, Answer: true}
+		c.Remote.Latency, c.Remote.PerByte = sn.Links.Estimate(&place, &c.Topology, now)
+	}
+}
+
+// takeAnswer takes the answer's KV that prefill is to read, if it is still there.
+func (o *Orchestrator) takeAnswer(st *requestState, b *binding, t *connector.Transfer) {
+	a := b.reads
+	if a == nil || t.First.All { // prefill's one token is no reason to hold KV for decode
+		return
+	}
+	now := time.Now()
+	from := o.Binder.keeper(a, now)
+	if from == nil || !o.ownHost(from, a.Handoff, t.From) || !o.Binder.Answers.Take(a, now) {
+		o.Metrics.countAnswerKV(answerLate)
+		return
+	}
+	t.Answer = &connector.AnswerKV{Handoff: a.Handoff, IDs: st.bind.prefix.tokens.IDs, Tokens: b.readsTokens, Block: a.Block}
+}
+
+// ownHost reports whether the host that an answer's hand-off names may be the keeper's own. KV that may
+// be anyone's need not be read: it can be computed.
+func (o *Orchestrator) ownHost(keeper *pools.Server, handoff []byte, reader *pools.Server) bool {
+	_, hosts, ok := connector.AnswerBlocks(handoff)
+	return ok && !slices.ContainsFunc(hosts, func(host string) bool {
+		is := keeper.JudgeHost(host, reader)
+		return is != address.Own && (o.Config.StrictHandoffs || is != address.Unknown)
+	})
+}
+
+// recordAnswerRead says what came of reading an answer's KV, by the cached tokens that prefill reports.
+func (o *Orchestrator) recordAnswerRead(t *connector.Transfer, found api.Count) {
+	switch {
+	case t.Answer == nil:
+	case found.Known && found.Tokens < t.Answer.Tokens:
+		o.Metrics.countAnswerKV(answerComputed)
+	default:
+		o.Metrics.countAnswerKV(answerRead)
+	}
+}
+
+// wantsAnswerIDs reports whether the ids of a decode leg's answer are wanted, to compare the next turn
+// with: its engine may keep the KV.
+func (o *Orchestrator) wantsAnswerIDs(st *requestState, b *binding) bool {
+	req, server := st.req, b.decode.Server()
+	return o.Binder.takesAnswers() && b.handoff.HasKV() && !st.bind.continues && req.Answers <= 1 && !req.Aggregated &&
+		o.Binder.usesAnswers(server) && connector.TakesIDs(st.client.Dialect, st.client.Body) && blockTokensOf(server) > 0
+}
+
+// askForIDs is a leg's body with the wish for token ids; hidden: the client did not ask for them.
+func askForIDs(body api.Body) (asks api.Body, hidden bool) {
+	if asked, _ := body.Get("return_token_ids").Bool(); asked {
+		return body, false
+	}
+	return body.With(api.Set("return_token_ids", []byte("true"))), true
+}
+
+// legIDs are the token ids of a leg's prompt and answer, as its engine reports them.
+type legIDs struct {
+	ids    []uint32
+	prompt int
+	bad    bool // some of them are not known
+}
+
+// record takes what an event says. Its values alias the event.
+func (l *legIDs) record(c *api.Chunk) {
+	if l == nil || l.bad {
+		return
+	}
+	if list, n := api.IDList(c.Prompt); n > 0 && l.prompt == 0 {
+		l.bad = len(l.ids) > 0
+		l.add(list, n)
+		l.prompt = len(l.ids)
+	}
+	if list, n := api.IDList(c.IDs); n > 0 {
+		l.bad = l.bad || l.prompt == 0
+		l.add(list, n)
+	}
+}
+
+// add adds the ids of a list, which commas part.
+func (l *legIDs) add(list []byte, n int) {
+	l.ids = slices.Grow(l.ids, n)
+	gjson.ParseBytes(append(append([]byte{'['}, list...), ']')).ForEach(func(_, id gjson.Result) bool {
+		value, err := strconv.ParseUint(id.Raw, 10, 32)
+		l.ids, l.bad = append(l.ids, uint32(value)), l.bad || err != nil
+		return true
+	})
+}
+
+// idsOf are the ids in a whole answer.
+func idsOf(answer []byte) *legIDs {
+	c := api.ReadChunk(answer)
+	l := &legIDs{bad: c.Choices != 1}
+	l.record(&c)
+	return l
+}
+
+// keptAnswer is what an engine keeps of an answer in blocks of so many tokens, nil where it is not all known:
+// none is compared of which an id was not reported.
+func keptAnswer(handoff []byte, ids *legIDs, usage api.Usage, block int) *answerkv.Answer {
+	blocks, _, ok := connector.AnswerBlocks(handoff)
+	if !ok || ids == nil || ids.bad || block == 0 || (blocks.Tokens+block-1)/block != blocks.Blocks {
+		return nil
+	}
+	// The usage counts tokens whatever is reported of them: one that is missing would shift all that follow.
+	if !usage.Prompt.Known || !usage.Output.Known || len(ids.ids) != usage.Prompt.Tokens+usage.Output.Tokens {
+		return nil
+	}
+	// The last token was said and not computed.
+	return &answerkv.Answer{IDs: ids.ids[:min(len(ids.ids)-1, blocks.Tokens)], Prompt: ids.prompt, Block: block, Handoff: handoff}
+}
+
+// recordAnswerKV remembers the KV that an engine keeps of an answer, or counts it as kept for nobody.
+func (o *Orchestrator) recordAnswerKV(st *requestState, b *binding, handoff []byte, ids *legIDs, usage api.Usage) {
+	server := b.decode.Server()
+	a := keptAnswer(handoff, ids, usage, blockTokensOf(server))
+	if a == nil {
+		o.recordRetained(server)
+		return
+	}
+	now := time.Now()
+	a.Key, a.Text = st.bind.answerKey(server.CompatibilityKey()), st.bind.prefix.wholeText()
+	a.Server, a.Incarnation, a.Until = server.ID(), server.Incarnation(), now.Add(o.Binder.Config.AnswerLife)
+	o.Binder.Answers.Add(a, now)
+	o.Metrics.countAnswerKV(answerKept)
+}
