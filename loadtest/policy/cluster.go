@@ -99,7 +99,9 @@ type cluster struct {
 	prefills   []*prefillServer
 	decodes    []*decodeServer
 	groups     []*decodeGroup
-	routes     [][]int32 // links of each pair, by prefill*decodes+decode
+	store      *blockCache // that they share; nil: there is none
+	storeLinks int32       // number of the link by which the first prefill server loads from it
+	routes     [][]int32   // links of each pair, by prefill*decodes+decode
 	gateways   []*gateway
 	oneDecider bool // the first gateway decides for all
 	// longestRun bounds how many decode steps are computed as one event.
@@ -187,6 +189,12 @@ func (c *cluster) build() []float64 {
 	for range s.Prefill {
 		capacity = append(capacity, s.OwnUplink)
 	}
+	if s.Store != nil {
+		c.store, c.storeLinks = newBlockCache(s.Store.Tokens, c.blocks, func(int32) {}), int32(len(capacity))
+		for range s.Prefill {
+			capacity = append(capacity, s.Store.BytesPerSecond)
+		}
+	}
 	for p := range s.Prefill {
 		for d := range s.Decode {
 			route := []int32{int32(p), int32(s.Prefill + d)}
@@ -257,7 +265,7 @@ func (c *cluster) dispatch(j *job) {
 		decode.submit(j)
 	}
 	if prefill != Aggregated {
-		c.copyPrefix(j, func() { c.prefills[prefill].submit(j) })
+		c.copyPrefix(j, func() { c.loadStored(j, func() { c.prefills[prefill].submit(j) }) })
 	}
 }
 
@@ -283,6 +291,7 @@ func (c *cluster) beginPrefill(j *job) {
 
 // finishPrefill is called when a prompt is computed, or a piece of it.
 func (c *cluster) finishPrefill(j *job) {
+	c.putInStore(j)
 	if j.upTo < j.req.Prompt {
 		c.finishPiece(j)
 		return

@@ -9,8 +9,10 @@ import (
 // Dynamo's rules are those of ai-dynamo/dynamo 1.5.1, whose date was not found; files were read at
 // 088ca50 (conditional_disagg.rs), 07a6c9c (conditional_bypass.rs) and 0243c51 (config.rs, which
 // refuses a prefill load model beside wspt; whether 1.5.1 does could not be looked up, and the
-// policies here have both). Its rule for a pool of KV that servers share (shared_cache_multiplier
-// in config.rs) credits a hit there with a part of a local one: no such store is simulated.
+// policies here have both). Its rule for a pool of KV that servers share, off by default, is that of
+// lib/kv-router/src/scheduling/overlap.rs (read at 13a4eea) and of "Using HiCache" of its 1.5.0 documentation:
+// hits_beyond(device) blocks of the pool are credited with shared_cache_multiplier, 0.5 in the page's example,
+// and the credited cost is not below zero.
 
 var dynamo = &Policy{
 	Name: "dynamo", Kind: Released,
@@ -29,6 +31,25 @@ var dynamoQueue = &Policy{
 	Source: "dynamo with --router-queue-threshold 2 (a former default) --router-queue-policy wspt (lib/kv-router/src/scheduling/policy.rs): requests wait while all prefill servers have more than 2 x 8,192 active prefill tokens, fewest new tokens first",
 	New:    newDynamo(dynamoRouter{queues: true, threshold: 2}),
 }
+
+// dynamoShared are Dynamo's rule for a shared pool with the multiplier of its documentation, alone and with
+// its further options. Without a store they are what they are called after.
+var dynamoShared = []*Policy{
+	{
+		Name: "dynamo-shared", Kind: Released, Optional: true,
+		Source: "dynamo with --shared-cache-multiplier 0.5 (lib/kv-router/src/scheduling/overlap.rs at 13a4eea; docs 1.5.0, Using HiCache)",
+		New:    newDynamo(dynamoRouter{shared: sharedCacheMultiplier}),
+	},
+	{
+		Name: "dynamo-shared-topology-wspt", Kind: Released, Optional: true,
+		Source: "dynamo-topology-wspt and dynamo-shared together",
+		New:    newDynamo(dynamoRouter{topology: topologyWeight, queues: true, threshold: 2, shared: sharedCacheMultiplier}),
+	},
+}
+
+// sharedCacheMultiplier is that of the example in Dynamo's documentation: to fetch is half as dear as to
+// compute. Its default is 0.
+const sharedCacheMultiplier = 0.5
 
 var dynamoAll = &Policy{
 	Name: "dynamo-topology-wspt", Kind: Released, Optional: true,
@@ -82,6 +103,7 @@ func dynamoWith(name string, threshold float64, local dynamoLocal) *Policy {
 type dynamoRouter struct {
 	topology  float64 // weight of the prefill server's rack; 0: racks are alike
 	queues    bool
+	shared    float64 // credit for what the store has beyond the server
 	threshold float64 // of active prefill tokens, times the engine's token budget
 	local     dynamoLocal
 
@@ -116,7 +138,7 @@ func (r *dynamoRouter) choose(v *View) Pair {
 // server with the least active context.
 func (r *dynamoRouter) pair(v *View) Pair {
 	p := v.bestPrefill(func(p int) float64 {
-		return dynamoActive(v, p) + float64(v.Prompt()-v.PrefillHit(p))
+		return max(0, dynamoActive(v, p)+float64(v.Prompt()-v.PrefillHit(p))-r.shared*float64(v.StoreHit(p)-v.PrefillHit(p)))
 	})
 	preferred := math.Exp(-math.Tanh(r.topology))
 	return Pair{Prefill: p, Decode: v.bestDecode(func(d int) float64 {

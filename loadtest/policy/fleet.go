@@ -13,16 +13,17 @@ import (
 // fleet is how the gateway's own code sees the servers and a request: the adapter
 // between View and pd. It is the only file that fills what pd chooses from.
 type fleet struct {
-	model      cost.Model
-	links      *cost.Links
-	field      cost.Candidates
-	servers    order.Servers
-	aggregated bool            // decode servers may compute prompts
-	cuts       bool            // and do so in pieces
-	gap        float64         // objective for gaps, seconds; 0: the scenario's
-	serves     order.Objective // for throughput it has the objective of the first token, too
-	moving     map[*job]*cost.Transfer
-	linksAt    float64 // when what is believed of the links was written; negative: it has changed since
+	model       cost.Model
+	links       *cost.Links
+	field       cost.Candidates
+	servers     order.Servers
+	aggregated  bool            // decode servers may compute prompts
+	cuts        bool            // and do so in pieces
+	gap         float64         // objective for gaps, seconds; 0: the scenario's
+	unseenStore bool            // what the store has is not known
+	serves      order.Objective // for throughput it has the objective of the first token, too
+	moving      map[*job]*cost.Transfer
+	linksAt     float64 // when what is believed of the links was written; negative: it has changed since
 }
 
 // engineBlock is a KV block of an engine, in tokens (vLLM's default): the simulator's own blocks are
@@ -34,6 +35,9 @@ func newFleet(s *Scenario, aggregated bool) *fleet {
 	f := &fleet{aggregated: aggregated, linksAt: -1, moving: make(map[*job]*cost.Transfer), model: cost.Default()}
 	f.model.HandOff, f.model.KVBytesPerToken = runDuration(s.handOff()), int(h.KVBytesPerToken)
 	f.model.BlockTokens, f.model.ChunkTokens, f.model.StepTokens = blockTokens, h.DecodeTokens, h.PrefillTokens
+	if s.Store != nil {
+		f.model.DiskLoad = s.Store.BytesPerSecond
+	}
 	f.links = cost.NewLinks(cost.LinkPrior{
 		cost.SameHost: {BytesPerSecond: h.NIC * s.LinksTold},
 		cost.SameRack: {BytesPerSecond: h.NIC * s.LinksTold},
@@ -101,7 +105,12 @@ func (f *fleet) refresh(v *View) {
 func (f *fleet) updateCached(v *View, j *job) {
 	v.gateway.viewFor(j)
 	for p := range f.field.Prefill {
-		f.field.Prefill[p].Cached = cached.Tokens{GPU: v.PrefillHit(p), Pending: v.PrefillPending(p)}
+		hit := v.PrefillHit(p)
+		stored := hit
+		if !f.unseenStore {
+			stored = v.StoreHit(p)
+		}
+		f.field.Prefill[p].Cached = cached.Tokens{GPU: hit, CPU: hit, Disk: stored, Pending: v.PrefillPending(p)}
 	}
 	for d := range f.field.Decode {
 		f.field.Decode[d].Cached = cached.Tokens{GPU: v.DecodeHit(d), Pending: v.DecodePending(d)}

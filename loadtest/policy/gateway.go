@@ -275,6 +275,9 @@ func (g *gateway) estimate(j *job) {
 		if j.copyFrom != nil {
 			e.cached = min(max(e.cached, v.PrefillHit(j.copyFrom.id)), j.upTo-1)
 		}
+		if v.scenario().Store != nil { // whatever was believed when it was chosen, its engine loads that
+			e.cached = min(max(e.cached, v.StoreHit(p)), j.upTo-1)
+		}
 		e.nominal = v.prefillHardware(p).prefill(j.upTo, e.cached)
 		e.prefill, e.shared = e.nominal*v.speed(p), v.prefillHardware(p).PrefillStep
 		e.rest = (v.prefillHardware(p).prefill(j.req.Prompt, e.cached) - e.nominal) * v.speed(p)

@@ -65,6 +65,16 @@ var throughput = &Policy{
 	},
 }
 
+var unseenStore = &Policy{
+	Name: "tandem-late-unseen-store", Kind: Ours, OneDecider: true,
+	Source: "tandem-late which knows nothing of what a shared store has (servers without the label tandem/store)",
+	New: func(s *Scenario, _ *rand.Rand) any {
+		b := newLateBinder(s, true)
+		b.unseenStore = true
+		return b
+	},
+}
+
 var shares = &Policy{
 	Name: "tandem-shares", Kind: Ours, OneDecider: true,
 	Source: "tandem-late, which knows which hardware is to prefill which lengths (serve --hardware)",

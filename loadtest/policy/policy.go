@@ -113,7 +113,9 @@ func Strongest() []*Policy {
 }
 
 // known is all policies, with those that stand for one setting.
-func known() []*Policy { return append(append(Policies(), shares), gaps...) }
+func known() []*Policy {
+	return slices.Concat(Policies(), []*Policy{shares, unseenStore}, gaps, dynamoShared)
+}
 
 // Names returns the names of all policies.
 func Names() []string {

@@ -49,6 +49,7 @@ type Scenario struct {
 	Speedup      float64 `yaml:"speedup"`       // of the trace's arrivals
 	OutputFactor float64 `yaml:"output_factor"` // multiplies the trace's output lengths
 	Outputs      *Draw   `yaml:"outputs"`       // lengths of answers instead of the trace's, drawn by each run
+	Store        *Store  `yaml:"store"`         // of KV, shared by the prefill servers; nil: there is none
 	Surge        *Surge  `yaml:"surge"`         // how the rate of arrivals changes over the run
 	BurstEvery   float64 `yaml:"burst_every"`   // seconds of the trace between bursts of siblings; 0: none
 	BurstSize    int     `yaml:"burst_size"`    // requests of a burst
@@ -206,6 +207,11 @@ func (s *Scenario) check() error {
 	for _, k := range s.SlowNICs {
 		if k.Prefill < 0 || k.Prefill >= s.Prefill || k.Factor <= 0 || k.Until < k.From {
 			return errors.New("sick: want a prefill server, a positive factor, from before until")
+		}
+	}
+	if s.Store != nil {
+		if err := s.Store.check(); err != nil {
+			return err
 		}
 	}
 	return errors.Join(s.checkLoad(), s.Hardware.check())

@@ -10,6 +10,10 @@ type View struct {
 	job     *job
 	held    []int // leading blocks of the request by server, prefill first
 	pending []int // of them, those that are being computed there for others
+
+	stored   int // leading blocks of the request in the store, as looked up for it last
+	storedOf *job
+	storedAt float64
 }
 
 func (v *View) scenario() *Scenario { return v.gateway.cluster.scenario }
