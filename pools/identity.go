@@ -20,6 +20,9 @@ type Identity struct {
 	// KeepsAnswers: it keeps the KV of answers for the next turn's prefill, and reads that of others
 	// (vLLM's bidirectional_kv_xfer).
 	KeepsAnswers bool `json:"keeps_answers,omitempty"`
+	// SwitchesRole: its role can be changed while it runs (SGLang's --enable-pd-role-switch). Which
+	// it has now it does not say: it reports the one that it was started with.
+	SwitchesRole bool `json:"switches_role,omitempty"`
 
 	Publisher Publisher `json:"publisher,omitzero"` // where it says that it publishes KV events and load
 }

@@ -55,6 +55,10 @@ type sglangArgs struct {
 	BootstrapPort int    `json:"disaggregation_bootstrap_port"`
 	PageSize      int    `json:"page_size"`
 	KVType        string `json:"kv_cache_dtype"`
+	// RoleSwitch: POST /pd_role_switch may change the mode while the engine is idle (0.5.23,
+	// srt/disaggregation/role_switch.py). Mode stays what it was at the start (srt/utils/common.py,
+	// build_server_info).
+	RoleSwitch bool `json:"enable_pd_role_switch"`
 
 	Publisher *sglangPublisher `json:"kv_events"`
 }
@@ -90,6 +94,7 @@ func (e engine) sglangIdentity(ctx context.Context) (pools.Identity, error) {
 	if args.PageSize > 0 {
 		reported.BlockTokens = strconv.Itoa(args.PageSize)
 	}
+	reported.SwitchesRole = args.RoleSwitch && (args.Mode == "prefill" || args.Mode == "decode")
 	switch args.Mode {
 	case "prefill":
 		reported.Connector, reported.Role = "sglang", pools.Prefill

@@ -43,6 +43,14 @@ func TestProbe_WhatEnginesReportOfThemselves(t *testing.T) {
 			"/v1/models":       `{"data":[{"id":"m","owned_by":"sglang"}]}`,
 			"/get_server_info": `{"version":"0.5.9","disaggregation_mode":"decode","disaggregation_bootstrap_port":9001,"page_size":1,"kv_cache_dtype":"auto"}`,
 		}, pools.Identity{Engine: "sglang", Version: "0.5.9", Connector: "sglang", Role: pools.Decode, BlockTokens: "1", KVType: "auto", KVPort: 9001}},
+		{"SGLang that can switch its role", map[string]string{
+			"/v1/models":   `{"data":[{"id":"m","owned_by":"sglang"}]}`,
+			"/server_info": `{"version":"0.5.23","disaggregation_mode":"prefill","enable_pd_role_switch":true,"page_size":64}`,
+		}, pools.Identity{Engine: "sglang", Version: "0.5.23", Connector: "sglang", Role: pools.Prefill, BlockTokens: "64", SwitchesRole: true}},
+		{"SGLang that has no role to switch", map[string]string{
+			"/v1/models":   `{"data":[{"id":"m","owned_by":"sglang"}]}`,
+			"/server_info": `{"version":"0.5.23","disaggregation_mode":"null","enable_pd_role_switch":true}`,
+		}, pools.Identity{Engine: "sglang", Version: "0.5.23", Connector: "aggregated"}},
 		{"TensorRT-LLM", map[string]string{"/v1/models": `{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}`, "/version": `{"version":"1.2.0"}`},
 			pools.Identity{Engine: "trtllm", Version: "1.2.0", Connector: "trtllm"}},
 	} {

@@ -108,6 +108,12 @@ func describeEngine(reported pools.Identity) string {
 	if reported.KVType != "" {
 		parts = append(parts, "KV "+reported.KVType)
 	}
+	if reported.KeepsAnswers {
+		parts = append(parts, "keeps answers' KV")
+	}
+	if reported.SwitchesRole {
+		parts = append(parts, "can switch its role")
+	}
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), " ")
 }
 
