@@ -148,7 +148,10 @@ func (sn *Snapshotter) setAnswers(r *bindRequest, v *snapshot, now time.Time) {
 	place, n := topologyOf(from), r.prefix.answerTokens
 	for i, s := range v.prefill {
 		c := &v.candidates.Prefill[i]
-		if c.Class != from.CompatibilityKey() || s == from || n-c.Cached.GPU < leastRead || n <= c.Remote.Tokens || !s.ReadsAnswers() || !sn.usesAnswers(s) {
+		if c.Class != from.CompatibilityKey() || s == from || n-c.Cached.GPU < leastRead || n <= c.Remote.Tokens {
+			continue
+		}
+		if !s.ReadsAnswers() || !sn.usesAnswers(s) || blockTokensOf(s) != r.prefix.answer.Block {
 			continue
 		}
 		c.Remote = cost.Remote{Server: from.ID(), Tokens: n, Answer: true}

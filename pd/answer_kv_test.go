@@ -4,8 +4,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // keptBlocks is an answer's hand-off of 5 blocks with 73 tokens.
@@ -91,5 +94,72 @@ func TestKeeper_IsTheServerAsItWas(t *testing.T) {
 		if got := f.Binder.keeper(c.a, now); (got == s) != c.want || got != nil && got != s {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+}
+
+// The KV of the answer that a prompt goes on behind is offered to prefill servers that can read it and lack at
+// least 64 tokens of it, at the price of the way from the server that keeps it; where computing is as fast,
+// it is not read.
+func TestSetAnswers_CompetesWithComputing(t *testing.T) {
+	prompt := testPrompt(6400)
+	f := newTestFleet(t, 3, prompt) // the first holds a quarter of it, the others a sixteenth
+	f.await(t, f.up)
+	all := f.Fleet.Servers()
+	for i, s := range all {
+		told := pools.Identity{Engine: "vllm", Version: "0.33.0", BlockTokens: "16"}
+		if i == 2 {
+			told.BlockTokens = "32"
+		}
+		s.SetIdentity(told, true)
+	}
+	keeper, now := all[4], time.Now()
+	f.Binder.Answers, f.Binder.Config.AnswerKV = new(answerkv.Answers), answerkv.All
+	offers := func(prompt []uint32) (remotes []cost.Remote, class uint64) {
+		r := &f.arrives(prompt, now).bind
+		r.base = testModel
+		r.prefix.tokens.By, r.prefix.tokens.Certain = tokens.ByEngine, len(prompt)
+		body, err := api.ParseBody([]byte(`{"messages":[{"role":"user","content":"hi"}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.req.Body = body
+		v := f.Binder.snapshotFor(r, nil, now)
+		for _, c := range append(v.candidates.Prefill, v.candidates.Decode...) {
+			remotes = append(remotes, c.Remote)
+		}
+		return remotes, v.candidates.Prefill[0].Class
+	}
+	_, class := offers(prompt)
+	other := append(testPrompt(3000), 1, 2, 3) // of which no server holds anything
+	for _, ids := range [][]uint32{prompt, other, prompt[:1651]} {
+		a := &answerkv.Answer{
+			Key: answerkv.Key{Class: class, Model: testModel}, Server: keeper.ID(), Incarnation: keeper.Incarnation(),
+			IDs: ids[: len(ids)-3 : len(ids)-3], Prompt: len(ids) - 60, Block: 16, Until: now.Add(time.Minute),
+		}
+		f.Binder.Answers.Add(a, now)
+	}
+	got, _ := offers(prompt)
+	if want := (len(prompt) - 3) / 16 * 16; got[0].Tokens != want || got[0].Server != keeper.ID() || !got[0].Answer || got[0].PerByte <= 0 {
+		t.Errorf("the server with a quarter is offered %+v, want %d tokens of %s", got[0], want, keeper.ID())
+	}
+	if got[1] != got[0] && got[1].Tokens != got[0].Tokens || got[2] != (cost.Remote{}) || got[3].Tokens+got[4].Tokens+got[5].Tokens != 0 {
+		t.Errorf("offered to one of the same blocks, one of others, and decode: %+v", got[1:])
+	}
+	got, _ = offers(append(prompt[:1651:1651], 7, 7, 7))
+	if got[0] != (cost.Remote{}) || got[1].Tokens != 1648 {
+		t.Errorf("offered to one that lacks 48 tokens: %+v, and 1,248: %+v", got[0], got[1])
+	}
+	got, _ = offers(other)
+	if got[0].Tokens == 0 || got[1].Tokens == 0 || got[2] != (cost.Remote{}) || got[3].Tokens+got[4].Tokens+got[5].Tokens != 0 {
+		t.Errorf("offered of a prompt that none holds: %+v", got)
+	}
+	c := cost.Candidate{ID: "p", Remote: got[0], Prefill: candidateOf(all[0], now).Prefill}
+	m := f.Binder.Cost
+	if m.PullSource([]cost.Candidate{c}, "p", len(other)) == "" {
+		t.Error("a read that is faster than computing is not chosen")
+	}
+	c.Remote.PerByte = 1
+	if m.PullSource([]cost.Candidate{c}, "p", len(other)) != "" {
+		t.Error("a read that takes for ever is chosen")
 	}
 }
