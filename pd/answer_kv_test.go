@@ -103,6 +103,15 @@ func TestKeeper_IsTheServerAsItWas(t *testing.T) {
 func TestSetAnswers_CompetesWithComputing(t *testing.T) {
 	prompt := testPrompt(6400)
 	f := newTestFleet(t, 3, prompt) // the first holds a quarter of it, the others a sixteenth
+	var specs []pools.Spec
+	for _, s := range f.Fleet.Servers() {
+		spec := s.Spec
+		spec.Layout = "one" // whatever the engines report
+		specs = append(specs, spec)
+	}
+	if err := f.Fleet.Apply(specs); err != nil {
+		t.Fatal(err)
+	}
 	f.await(t, f.up)
 	all := f.Fleet.Servers()
 	for i, s := range all {
