@@ -111,10 +111,7 @@ func (h *History) record(s Sent) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.until = max(t.until, seen.until)
-	// The beginning last: of what must go, it goes last.
-	for i := len(s.Marks) - 1; i >= 0; i-- {
-		t.put(s.Marks[i], t.find(s.Marks[i]).followedBy(seen, now), coveredBy(i+1)-coveredBy(i), capacity(s.KVTokens))
-	}
+	t.record(s.Marks, seen, capacity(s.KVTokens), now)
 }
 
 func (h *History) withdraw(s Sent) {
@@ -125,9 +122,7 @@ func (h *History) withdraw(s Sent) {
 	until := s.Computes.Sub(h.origin)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, m := range s.Marks {
-		t.withdraw(m, until)
-	}
+	t.withdraw(s.Marks, until)
 }
 
 // CachedTokens returns how many leading tokens of the chunks a server is believed to hold.
@@ -185,7 +180,7 @@ func (h *History) textOf(server Server, now time.Duration) *serverText {
 	}
 	t := h.servers[server]
 	if t == nil {
-		t = &serverText{until: now + life, recent: make(map[Mark]sighting), earlier: make(map[Mark]sighting)}
+		t = &serverText{until: now + life}
 		h.servers[server] = t
 	}
 	return t

@@ -145,7 +145,7 @@ func TestHistory_RemembersAsMuchOfEachServerAsItsKVHolds(t *testing.T) {
 		if got := h.CachedTokens(of, on(0), prompt(0, 49)); got != 0 {
 			t.Errorf("%d tokens are believed that were sent 2 million tokens ago", got)
 		}
-		if kept := len(h.servers[on(0)].recent) + len(h.servers[on(0)].earlier); kept > 2*kvTokens/ChunkTokens {
+		if kept := h.servers[on(0)].recent.marks + h.servers[on(0)].earlier.marks; kept > 2*kvTokens/ChunkTokens {
 			t.Errorf("%d chunks are kept, of a KV of %d", kept, kvTokens/ChunkTokens)
 		}
 		long := chunksOf("a prompt that is longer than what is kept", 2*leastTokens/ChunkTokens+100)
@@ -204,8 +204,9 @@ func TestHistory_WhereAChunkIsHeldAllBeforeItAre(t *testing.T) {
 					h.Record(of, on, 0, chunks[:n], s)
 				}
 				held, now := 0, h.now()
-				for i, mark := range marksOf(of, chunks) {
-					if !h.existing(on).find(mark).isHeld(now) {
+				known := h.existing(on).findChunks(saltOf(of), chunks)
+				for i := range marksAmong(len(chunks)) {
+					if !known.at(i).isHeld(now) {
 						continue
 					}
 					if held++; held <= i {

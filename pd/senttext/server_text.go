@@ -1,6 +1,7 @@
 package senttext
 
 import (
+	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -9,14 +10,15 @@ import (
 )
 
 // serverText is the marks of the text that a server was sent last. They are kept in two generations: when
-// the recent one is full it becomes the earlier one, which goes. So at least as many are kept as one
-// generation has room for, and twice as many at most.
+// the recent one has no room for a prompt it becomes the earlier one, which goes. So at least as many are
+// kept as one generation has room for, and twice as many at most. All marks of a prompt that is recorded
+// are in the recent one.
 //
 // A server is sent text from its beginning on. So where a chunk is believed to be held all before it are,
 // and the search for the last one need not look at each.
 type serverText struct {
 	mu              sync.Mutex // guards the rest
-	recent, earlier map[Mark]sighting
+	recent, earlier generation
 	size            int           // chunks that the marks of the recent generation stand for
 	until           time.Duration // something is believed to be held
 }
@@ -63,61 +65,97 @@ func (s sighting) followedBy(sent sighting, now time.Duration) sighting {
 	return sent
 }
 
-// find is what is believed of a chunk. The mutex is held, here and below.
-func (t *serverText) find(mark Mark) sighting {
-	if s, ok := t.recent[mark]; ok {
+// prompt is what both generations know of the first marks of a prompt.
+type prompt struct{ recent, earlier known }
+
+// find finds the first n marks of a prompt. The mutex is held, here and below.
+func (t *serverText) find(n int, mark func(i int) Mark) prompt {
+	return prompt{t.recent.find(n, mark), t.earlier.find(n, mark)}
+}
+
+// n is how many marks are known.
+func (p *prompt) n() int { return max(p.recent.n, p.earlier.n) }
+
+// at is what is believed of the mark of a number.
+func (p *prompt) at(i int) sighting {
+	if s := p.latest(i); s != nil {
+		return *s
+	}
+	return sighting{}
+}
+
+// latest is where that is kept, nil where it is nowhere.
+func (p *prompt) latest(i int) *sighting {
+	if s := p.recent.at(i); s != nil && *s != (sighting{}) {
 		return s
 	}
-	return t.earlier[mark]
+	return p.earlier.at(i)
 }
 
-// put keeps what is believed of a mark that stands for so many chunks, in a generation with room for
-// so many.
-func (t *serverText) put(mark Mark, s sighting, chunks, room int) {
-	if _, known := t.recent[mark]; !known {
-		if t.size >= room {
-			t.recent, t.earlier, t.size = t.earlier, t.recent, 0
-			clear(t.recent)
+// record notes that the chunks of marks were sent, in generations with room for so many. Of more than that
+// the beginning is kept.
+func (t *serverText) record(marks []Mark, seen sighting, room int, now time.Duration) {
+	marks = marks[:min(len(marks), marksAmong(room+stride))]
+	mark := func(i int) Mark { return marks[i] }
+	of := t.find(len(marks), mark)
+	if size := t.size + coveredBy(len(marks)) - coveredBy(of.recent.n); size > room && t.size > 0 && of.recent.n < len(marks) {
+		t.earlier, t.recent, t.size = t.recent, generation{}, 0
+		of = prompt{earlier: of.recent}
+	}
+	i := 0
+	for _, s := range of.recent.spans {
+		for k := range s.sightings {
+			s.sightings[k] = of.at(i).followedBy(seen, now)
+			i++
 		}
-		t.size += chunks
 	}
-	t.recent[mark] = s
+	if i == len(marks) {
+		return
+	}
+	t.size += coveredBy(len(marks)) - coveredBy(i)
+	added := &run{slices.Clone(marks[i:]), make([]sighting, len(marks)-i)}
+	for k := range added.sightings {
+		added.sightings[k] = of.at(i+k).followedBy(seen, now)
+	}
+	t.recent.add(added)
 }
 
-// withdraw takes back that a chunk is held which is computed until a time, unless it was sent before.
-func (t *serverText) withdraw(mark Mark, computes time.Duration) {
-	at, generation := t.recent[mark], t.recent
-	if at == (sighting{}) {
-		at, generation = t.earlier[mark], t.earlier
+// withdraw takes back that chunks are held which are computed until a time, unless they were sent before.
+func (t *serverText) withdraw(marks []Mark, computes time.Duration) {
+	of := t.find(len(marks), func(i int) Mark { return marks[i] })
+	for i := range of.n() {
+		at := of.latest(i)
+		switch {
+		case at == nil || at.computes != computes || *at == (sighting{}):
+		case at.sentBefore:
+			*at = sighting{from: at.fromBefore, until: at.until}
+		default:
+			*at = sighting{}
+		}
 	}
-	switch {
-	case at == (sighting{}) || at.computes != computes:
-	case at.sentBefore:
-		generation[mark] = sighting{from: at.fromBefore, until: at.until}
-	default:
-		delete(generation, mark)
-	}
+}
+
+// findChunks is find of a prompt's chunks.
+func (t *serverText) findChunks(salt uint64, chunks []tokens.Chunk) prompt {
+	return t.find(marksAmong(len(chunks)), func(i int) Mark { return markOf(salt, chunks[coveredBy(i+1)-1]) })
 }
 
 // held is how many leading chunks are believed to be held now.
 func (t *serverText) held(salt uint64, chunks []tokens.Chunk, now time.Duration) int {
-	holds := func(i int) bool { return t.find(markOf(salt, chunks[coveredBy(i+1)-1])).isHeld(now) }
-	if len(chunks) == 0 || !holds(0) { // as on most servers
-		return 0
-	}
-	return coveredBy(sort.Search(marksAmong(len(chunks)), func(i int) bool { return !holds(i) }))
+	of := t.findChunks(salt, chunks)
+	return coveredBy(sort.Search(of.n(), func(i int) bool { return !of.at(i).isHeld(now) }))
 }
 
 // computing is how many leading chunks are believed to be computed now. It looks at each mark: what is taken
 // back of one prompt, others that begin like it may go on to compute.
 func (t *serverText) computing(salt uint64, chunks []tokens.Chunk, now time.Duration) int {
-	marks := marksAmong(len(chunks))
-	for i := range marks {
-		if now >= t.find(markOf(salt, chunks[coveredBy(i+1)-1])).computes {
+	of := t.findChunks(salt, chunks)
+	for i := range of.n() {
+		if now >= of.at(i).computes {
 			return coveredBy(i)
 		}
 	}
-	return coveredBy(marks)
+	return coveredBy(of.n())
 }
 
 // endsBefore reports whether nothing is believed any more of what the server was sent.
