@@ -165,8 +165,8 @@ func (e *echo) Process(stream extproc.ExternalProcessor_ProcessServer) error {
 	*body = (*body)[:0]
 	defer e.bodies.Put(body) // the proxy ends the stream when it has it back
 	keeps := false
+	m, piece := &shownMessage{}, &newPiece{}
 	for {
-		m := &shownMessage{}
 		if err := stream.RecvMsg(m); err != nil {
 			return err
 		}
@@ -177,7 +177,8 @@ func (e *echo) Process(stream extproc.ExternalProcessor_ProcessServer) error {
 		case m.other.GetResponseHeaders() != nil:
 			err = stream.Send(answerHead)
 		case m.ofAnswer:
-			err = stream.SendMsg(&newPiece{newAnswerBody, m.parts, m.end})
+			*piece = newPiece{newAnswerBody, m.parts, m.end}
+			err = stream.SendMsg(piece)
 		case m.piece && keeps:
 			err = stream.Send(afterBody(toServers([]string{"10.0.0.1:8000"}, nil, steering), nil))
 		case m.piece:

@@ -33,6 +33,7 @@ type processor struct {
 // Process is the conversation about one request. Where it returns without an error Envoy goes on
 // by itself.
 func (p *processor) Process(stream extproc.ExternalProcessor_ProcessServer) (err error) {
+	growStack()
 	c := &conversation{processor: p, stream: stream}
 	defer c.end()
 	defer func() {
@@ -57,6 +58,18 @@ func (p *processor) Process(stream extproc.ExternalProcessor_ProcessServer) (err
 	return nil
 }
 
+// growStack gives the goroutine the stack that a pick needs while little has to be moved for it: amid the
+// pick it costs ten times as much.
+//
+//go:noinline
+func growStack() {
+	var stack [12 << 10]byte
+	use(stack[:])
+}
+
+//go:noinline
+func use([]byte) {}
+
 // conversation is one request and its answer, in Envoy's messages. Its answers to those of the
 // request go out in the order of HTTP: headers, body, trailers.
 type conversation struct {
@@ -69,6 +82,8 @@ type conversation struct {
 	answers  filterv3.ProcessingMode_BodySendMode
 	early    chan received // what is received while a choice is made; nil: nothing
 	over     bool          // Envoy got the last answer that it expects
+	shown    shownMessage  // the message that is handled, but for one of early
+	piece    newPiece      // of the answer, that was sent last
 }
 
 type received struct {
@@ -79,8 +94,7 @@ type received struct {
 // receive returns the next message.
 func (c *conversation) receive() (*shownMessage, error) {
 	if c.early == nil {
-		message := &shownMessage{}
-		return message, c.stream.RecvMsg(message)
+		return &c.shown, c.stream.RecvMsg(&c.shown)
 	}
 	next := <-c.early
 	c.early = nil
@@ -88,8 +102,8 @@ func (c *conversation) receive() (*shownMessage, error) {
 }
 
 func (c *conversation) handle(shown *shownMessage) error {
+	defer shown.release()
 	if shown.piece {
-		defer shown.release()
 		if shown.ofAnswer {
 			return c.answerBody(shown)
 		}
@@ -315,7 +329,8 @@ func (c *conversation) sendAnswer(answer []byte, end bool) error {
 	for {
 		some := answer[:min(len(answer), longestPiece)]
 		answer = answer[len(some):]
-		if err := c.stream.SendMsg(&newPiece{newAnswerBody, [][]byte{some}, end && len(answer) == 0}); err != nil {
+		c.piece = newPiece{newAnswerBody, append(c.piece.parts[:0], some), end && len(answer) == 0}
+		if err := c.stream.SendMsg(&c.piece); err != nil {
 			return err
 		}
 		if len(answer) == 0 {

@@ -10,6 +10,7 @@ import (
 	protobuf "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 )
 
 // codec reads and writes the pieces of bodies, which are nearly all bytes of the protocol, where
@@ -32,16 +33,18 @@ const (
 type shownMessage struct {
 	piece    bool
 	ofAnswer bool
-	parts    [][]byte // of the piece, until release
-	end      bool     // the piece is the last
-	buffers  mem.BufferSlice
+	parts    [][]byte                   // of the piece, until release
+	end      bool                       // the piece is the last
+	buffers  mem.BufferSlice            // that the parts are of, until release
 	other    *extproc.ProcessingRequest // nil for a piece
 }
 
-// release gives back the memory of a piece. Its parts must not be read any more.
+// release gives back the memory of a piece. Its parts must not be read any more. The message is empty
+// then.
 func (m *shownMessage) release() {
 	m.buffers.Free()
-	m.buffers, m.parts = nil, nil
+	clear(m.parts)
+	*m = shownMessage{parts: m.parts[:0]}
 }
 
 // joined is the piece in one, until release.
@@ -65,39 +68,54 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
-	if m.readPiece(data) {
-		data.Ref()
-		m.buffers = data
+	parts := make([][]byte, 0, 4)
+	for _, b := range data {
+		parts = append(parts, b.ReadOnlyData())
+	}
+	if err := m.read(parts); err != nil || !m.piece {
+		return err
+	}
+	data.Ref()
+	m.buffers = data
+	return nil
+}
+
+// read reads a message of the proxy that lies in some parts. A piece of a body stays there.
+func (m *shownMessage) read(parts [][]byte) error {
+	if m.readPiece(parts) {
 		return nil
 	}
+	whole := parts
+	if len(parts) != 1 {
+		whole = [][]byte{slices.Concat(parts...)}
+	}
 	*m = shownMessage{other: &extproc.ProcessingRequest{}}
-	return c.CodecV2.Unmarshal(data, m.other)
+	return proto.Unmarshal(whole[0], m.other)
 }
 
 // readPiece reads a piece of a body, false where the message is, or may be, anything else.
-func (m *shownMessage) readPiece(data mem.BufferSlice) bool {
-	r := data.Reader()
-	defer r.Close()
-	number, wireType, ok := readTag(r)
+func (m *shownMessage) readPiece(parts [][]byte) bool {
+	r := newPartsReader(parts)
+	number, wireType, ok := readTag(&r)
 	if !ok || wireType != protowire.BytesType || number != shownRequestBody && number != shownAnswerBody {
 		return false
 	}
-	size, ok := readLength(r)
+	size, ok := readLength(&r)
 	if !ok {
 		return false
 	}
-	after := r.Remaining() - size
-	for r.Remaining() > after {
-		if !m.readBodyField(r, after) {
+	after := r.left - size
+	for r.left > after {
+		if !m.readBodyField(&r, after) {
 			return false
 		}
 	}
 	m.piece, m.ofAnswer = true, number == shownAnswerBody
-	return hasNoKind(r)
+	return hasNoKind(&r)
 }
 
 // readBodyField reads a field of an HttpBody behind which so many bytes of the message are left.
-func (m *shownMessage) readBodyField(r *mem.Reader, after int) bool {
+func (m *shownMessage) readBodyField(r *partsReader, after int) bool {
 	number, wireType, ok := readTag(r)
 	if !ok {
 		return false
@@ -105,33 +123,26 @@ func (m *shownMessage) readBodyField(r *mem.Reader, after int) bool {
 	switch {
 	case number == bodyBytes && wireType == protowire.BytesType:
 		size, ok := readLength(r)
-		if !ok || size > r.Remaining()-after {
+		if !ok || size > r.left-after {
 			return false
 		}
-		if m.parts, ok = peek(r, size); !ok {
-			return false
-		}
-		_, err := r.Discard(size)
-		return err == nil
+		m.parts = r.take(m.parts[:0], size) // the last of them counts
+		return true
 	case number == bodyEnds && wireType == protowire.VarintType:
-		value, err := binary.ReadUvarint(r)
+		value, ok := r.readVarint()
 		m.end = value != 0
-		return err == nil && r.Remaining() >= after
+		return ok && r.left >= after
 	}
 	return false
 }
 
 // hasNoKind reports whether the rest of a message is well-formed and has no field that says of
 // what kind it is: the last of them would count.
-func hasNoKind(r *mem.Reader) bool {
-	parts, ok := peek(r, r.Remaining())
-	if !ok {
-		return false
+func hasNoKind(r *partsReader) bool {
+	if r.left == 0 {
+		return true
 	}
-	var rest []byte
-	for _, part := range parts {
-		rest = append(rest, part...)
-	}
+	rest := slices.Concat(r.take(nil, r.left)...)
 	for len(rest) > 0 {
 		number, _, n := protowire.ConsumeField(rest)
 		if n < 0 || number <= lastOfShown {
@@ -142,25 +153,64 @@ func hasNoKind(r *mem.Reader) bool {
 	return true
 }
 
-func readTag(r *mem.Reader) (protowire.Number, protowire.Type, bool) {
-	tag, err := binary.ReadUvarint(r)
+// partsReader reads what lies in some parts.
+type partsReader struct {
+	part   []byte   // what is left of one
+	behind [][]byte // it
+	left   int      // bytes in all
+}
+
+func newPartsReader(parts [][]byte) partsReader {
+	r := partsReader{behind: parts}
+	for _, part := range parts {
+		r.left += len(part)
+	}
+	return r
+}
+
+// readVarint reads a number, false where the next bytes are none.
+func (r *partsReader) readVarint() (uint64, bool) {
+	var number [binary.MaxVarintLen64]byte
+	for i := range min(len(number), r.left) {
+		for len(r.part) == 0 {
+			r.part, r.behind = r.behind[0], r.behind[1:]
+		}
+		number[i] = r.part[0]
+		r.part = r.part[1:]
+		r.left--
+		if number[i] < 0x80 {
+			value, n := protowire.ConsumeVarint(number[:i+1])
+			return value, n > 0
+		}
+	}
+	return 0, false
+}
+
+// take appends the next bytes to others, where they lie. They are there.
+func (r *partsReader) take(to [][]byte, size int) [][]byte {
+	for size > 0 {
+		for len(r.part) == 0 {
+			r.part, r.behind = r.behind[0], r.behind[1:]
+		}
+		n := min(size, len(r.part))
+		to = append(to, r.part[:n:n])
+		r.part = r.part[n:]
+		r.left -= n
+		size -= n
+	}
+	return to
+}
+
+func readTag(r *partsReader) (protowire.Number, protowire.Type, bool) {
+	tag, ok := r.readVarint()
 	number, wireType := protowire.DecodeTag(tag)
-	return number, wireType, err == nil && number.IsValid()
+	return number, wireType, ok && number.IsValid()
 }
 
 // readLength reads how many bytes come next, false where they are not there.
-func readLength(r *mem.Reader) (int, bool) {
-	size, err := binary.ReadUvarint(r)
-	return int(size), err == nil && size <= uint64(r.Remaining())
-}
-
-// peek returns the next bytes where they lie.
-func peek(r *mem.Reader, size int) ([][]byte, bool) {
-	if size == 0 {
-		return nil, true
-	}
-	parts, err := r.Peek(size, nil)
-	return parts, err == nil
+func readLength(r *partsReader) (int, bool) {
+	size, ok := r.readVarint()
+	return int(size), ok && size <= uint64(r.left)
 }
 
 // Marshal writes a newPiece. The bytes of a request's are sent from where they lie; those of an
