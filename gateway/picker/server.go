@@ -13,6 +13,7 @@ import (
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/tandem-gateway/tandem/gateway"
@@ -63,7 +64,7 @@ func serverOptions(maxBody int, encrypted *tls.Config) []grpc.ServerOption {
 		// A proxy has a connection or two for each of its threads. Wide windows let a long prompt come
 		// without waiting for the picker in between.
 		grpc.WriteBufferSize(256 << 10), grpc.ReadBufferSize(256 << 10),
-		grpc.StaticStreamWindowSize(1 << 20), grpc.StaticConnWindowSize(16 << 20),
+		grpc.StaticStreamWindowSize(1 << 20), grpc.StaticConnWindowSize(16 << 20), experimental.BufferPool(newFramePool()),
 	}
 	if encrypted != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(encrypted)))
