@@ -10,7 +10,7 @@ import (
 
 // BenchmarkHistory_Prompt220KB: what is done for one prompt of 220 KB in approximate mode: to ask what
 // each of 64 + 64 servers holds of it, and to record it on the pair that is chosen. All prompts begin with
-// the same 20 KB, which all servers hold; the rest of each is on one pair. Budget: 3 us per KB,
+// the same 20 KB, which all servers hold; the rest of each is on one pair. Budget: 1.5 us per KB,
 // of the 5 that a prompt may take in approximate mode.
 func BenchmarkHistory_Prompt220KB(b *testing.B) {
 	const servers, prompts = 128, 512
