@@ -46,6 +46,7 @@ func TestServerText_KnowsBranchesAsIfEachMarkWereKept(t *testing.T) {
 				now := time.Since(begin)
 				chunks := prompts[rng.IntN(len(prompts))]
 				marks := marksOf(Salted{}, chunks[:1+rng.IntN(len(chunks))])
+				mark := func(i int) Mark { return marks[i] }
 				seen := sighting{from: now, until: now + life}
 				switch rng.IntN(4) {
 				case 0:
@@ -54,7 +55,7 @@ func TestServerText_KnowsBranchesAsIfEachMarkWereKept(t *testing.T) {
 				case 1:
 					if len(open) > 0 {
 						computes := open[rng.IntN(len(open))].computes
-						text.withdraw(marks, computes)
+						text.withdraw(len(marks), mark, computes)
 						each.withdraw(marks, computes)
 					}
 					continue
@@ -63,7 +64,7 @@ func TestServerText_KnowsBranchesAsIfEachMarkWereKept(t *testing.T) {
 						text.earlier, text.recent = text.recent, generation{}
 					}
 				}
-				text.record(marks, seen, usualTokens, now)
+				text.record(len(marks), mark, seen, usualTokens, now)
 				each.record(marks, seen, now)
 				for n, chunks := range prompts {
 					of := text.findChunks(saltOf(Salted{}), chunks)

@@ -71,21 +71,22 @@ type Sent struct {
 // Record remembers what becomes of the leading chunks of a prompt on a server, of which as many are kept
 // as its KV has room for, in tokens; 0: that is not known. What it holds it goes on to hold.
 func (h *History) Record(of Salted, server Server, kvTokens int, chunks []tokens.Chunk, s Sighting) {
-	sent := Sent{Server: server, KVTokens: kvTokens, Marks: marksOf(of, chunks), Sighting: s}
-	h.record(sent)
-	h.share(sent)
+	salt, sent := saltOf(of), Sent{Server: server, KVTokens: kvTokens, Sighting: s}
+	h.record(sent, marksAmong(len(chunks)), func(i int) Mark { return markAt(salt, chunks, i) })
+	h.share(sent, of, chunks)
 }
 
 // Withdraw takes back that a server holds chunks which it computes until a time, unless it held
 // them before: what was recorded with the same sighting.
 func (h *History) Withdraw(of Salted, server Server, chunks []tokens.Chunk, s Sighting) {
-	sent := Sent{Server: server, Marks: marksOf(of, chunks), Sighting: s, Withdrawn: true}
-	h.withdraw(sent)
-	h.share(sent)
+	salt, sent := saltOf(of), Sent{Server: server, Sighting: s, Withdrawn: true}
+	h.withdraw(sent, marksAmong(len(chunks)), func(i int) Mark { return markAt(salt, chunks, i) })
+	h.share(sent, of, chunks)
 }
 
-func (h *History) share(sent Sent) {
+func (h *History) share(sent Sent, of Salted, chunks []tokens.Chunk) {
 	if sent.Shared && h.Share != nil {
+		sent.Marks = marksOf(of, chunks)
 		h.Share(sent)
 	}
 }
@@ -93,15 +94,17 @@ func (h *History) share(sent Sent) {
 // Receive takes in what another replica says, by a clock that is like ours. What it says of other times
 // than ours is not believed.
 func (h *History) Receive(sent Sent) {
+	mark := func(i int) Mark { return sent.Marks[i] }
 	switch {
 	case sent.Withdrawn:
-		h.withdraw(sent)
+		h.withdraw(sent, len(sent.Marks), mark)
 	case time.Since(sent.Held).Abs() < life && (h.existing(sent.Server) != nil || h.count() < mostServers):
-		h.record(sent)
+		h.record(sent, len(sent.Marks), mark)
 	}
 }
 
-func (h *History) record(s Sent) {
+// record records the first n marks of a prompt.
+func (h *History) record(s Sent, n int, mark func(i int) Mark) {
 	now := h.now()
 	seen := sighting{from: s.Held.Sub(h.origin), until: s.Held.Sub(h.origin) + life, computes: s.Computes.Sub(h.origin)}
 	for latest := h.computes.Load(); int64(seen.computes) > latest && !h.computes.CompareAndSwap(latest, int64(seen.computes)); {
@@ -111,10 +114,11 @@ func (h *History) record(s Sent) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.until = max(t.until, seen.until)
-	t.record(s.Marks, seen, capacity(s.KVTokens), now)
+	t.record(n, mark, seen, capacity(s.KVTokens), now)
 }
 
-func (h *History) withdraw(s Sent) {
+// withdraw takes them back.
+func (h *History) withdraw(s Sent, n int, mark func(i int) Mark) {
 	t := h.existing(s.Server)
 	if t == nil {
 		return
@@ -122,7 +126,7 @@ func (h *History) withdraw(s Sent) {
 	until := s.Computes.Sub(h.origin)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.withdraw(s.Marks, until)
+	t.withdraw(n, mark, until)
 }
 
 // CachedTokens returns how many leading tokens of the chunks a server is believed to hold.

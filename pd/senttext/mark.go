@@ -26,11 +26,16 @@ func marksAmong(chunks int) int {
 	return min(chunks, denseChunks) + max(0, chunks-denseChunks)/stride
 }
 
+// markAt is the mark of a number of a prompt's chunks.
+func markAt(salt uint64, chunks []tokens.Chunk, i int) Mark {
+	return markOf(salt, chunks[coveredBy(i+1)-1])
+}
+
 // marksOf are the marks of a prompt's chunks.
 func marksOf(of Salted, chunks []tokens.Chunk) []Mark {
 	salt, marks := saltOf(of), make([]Mark, marksAmong(len(chunks)))
 	for i := range marks {
-		marks[i] = markOf(salt, chunks[coveredBy(i+1)-1])
+		marks[i] = markAt(salt, chunks, i)
 	}
 	return marks
 }

@@ -1,7 +1,6 @@
 package senttext
 
 import (
-	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -92,37 +91,36 @@ func (p *prompt) latest(i int) *sighting {
 	return p.earlier.at(i)
 }
 
-// record notes that the chunks of marks were sent, in generations with room for so many. Of more than that
-// the beginning is kept.
-func (t *serverText) record(marks []Mark, seen sighting, room int, now time.Duration) {
-	marks = marks[:min(len(marks), marksAmong(room+stride))]
-	mark := func(i int) Mark { return marks[i] }
-	of := t.find(len(marks), mark)
-	if size := t.size + coveredBy(len(marks)) - coveredBy(of.recent.n); size > room && t.size > 0 && of.recent.n < len(marks) {
+// record notes that the chunks of the first n marks were sent, in generations with room for so many. Of more
+// than that the beginning is kept.
+func (t *serverText) record(n int, mark func(i int) Mark, seen sighting, room int, now time.Duration) {
+	n = min(n, marksAmong(room+stride))
+	of := t.find(n, mark)
+	if size := t.size + coveredBy(n) - coveredBy(of.recent.n); size > room && t.size > 0 && of.recent.n < n {
 		t.earlier, t.recent, t.size = t.recent, generation{}, 0
 		of = prompt{earlier: of.recent}
 	}
 	i := 0
 	for _, s := range of.recent.spans {
-		for k := range s.sightings {
-			s.sightings[k] = of.at(i).followedBy(seen, now)
+		for k := range s.run {
+			s.run[k].sighting = of.at(i).followedBy(seen, now)
 			i++
 		}
 	}
-	if i == len(marks) {
+	if i == n {
 		return
 	}
-	t.size += coveredBy(len(marks)) - coveredBy(i)
-	added := &run{slices.Clone(marks[i:]), make([]sighting, len(marks)-i)}
-	for k := range added.sightings {
-		added.sightings[k] = of.at(i+k).followedBy(seen, now)
+	t.size += coveredBy(n) - coveredBy(i)
+	added := make(run, n-i)
+	for k := range added {
+		added[k] = place{mark(i + k), of.at(i+k).followedBy(seen, now)}
 	}
 	t.recent.add(added)
 }
 
 // withdraw takes back that chunks are held which are computed until a time, unless they were sent before.
-func (t *serverText) withdraw(marks []Mark, computes time.Duration) {
-	of := t.find(len(marks), func(i int) Mark { return marks[i] })
+func (t *serverText) withdraw(n int, mark func(i int) Mark, computes time.Duration) {
+	of := t.find(n, mark)
 	for i := range of.n() {
 		at := of.latest(i)
 		switch {
@@ -137,7 +135,7 @@ func (t *serverText) withdraw(marks []Mark, computes time.Duration) {
 
 // findChunks is find of a prompt's chunks.
 func (t *serverText) findChunks(salt uint64, chunks []tokens.Chunk) prompt {
-	return t.find(marksAmong(len(chunks)), func(i int) Mark { return markOf(salt, chunks[coveredBy(i+1)-1]) })
+	return t.find(marksAmong(len(chunks)), func(i int) Mark { return markAt(salt, chunks, i) })
 }
 
 // held is how many leading chunks are believed to be held now.
