@@ -78,7 +78,7 @@ func TestTransport_ARequestIsUnreadWhereTheConnectionWasReset(t *testing.T) {
 		"it read a part and ended":    {func(_ *net.TCPConn, r *bufio.Reader) { _, _ = r.ReadByte() }, true},
 		"it answers what is not HTTP": {func(c *net.TCPConn, r *bufio.Reader) { readRequest(r); _, _ = io.WriteString(c, "no\r\n\r\n") }, false},
 	} {
-		for _, length := range []int{4096, 100_000, 16 << 20} { // by the goroutine that asks; by another; more than sockets take
+		for _, length := range []int{4096, 100_000, 6 << 20} { // by the goroutine that asks; by another; more than sockets take
 			transport := NewTransport(time.Second)
 			err := postsLong(t.Context(), t, transport, serveOnce(t, c.serve), length)
 			if err == nil || errors.Is(err, ErrUnread) != c.unread {
