@@ -301,8 +301,9 @@ func (v *snapshot) missing() *NoServerError {
 }
 
 // candidateOf is what is known of a server that is the same for all requests. What this
-// gateway and the other replicas sent counts at once; what the engine says of itself is a
-// scrape old, and counts where it says more: others may use the server too.
+// gateway and the other replicas sent counts at once, and what has ended no more; what the engine
+// says of itself is a scrape old, and counts where it said more: others may use the server too. KV
+// counts as used until the engine says otherwise, since it may be kept when a request has ended.
 func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 	sent, prefill := s.InFlight(pools.Decode, now), s.InFlight(pools.Prefill, now)
 	c := cost.Candidate{
@@ -329,9 +330,7 @@ func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 	load := s.FreshLoad(now)
 	c.Forming, c.Rest = prefill.Forming, prefill.Rest
 	c.Queue = prefill.Queue + load.ExternalQueue(c.Prefill, now)
-	if load.Running.Known {
-		c.Running = max(c.Running, int(load.Running.Value))
-	}
+	c.Running += int(load.ExternalRunning.Value)
 	if load.RunningTokens.Known {
 		c.KVUsed = max(c.KVUsed, int(load.RunningTokens.Value))
 	}

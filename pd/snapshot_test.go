@@ -6,6 +6,8 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // A server that sleeps is chosen when waking it costs less than waiting elsewhere, so its
@@ -70,6 +72,46 @@ func TestSupports_TheModelAndItsAPI(t *testing.T) {
 		s.Native = c.native
 		if got := supports(&bindRequest{req: &Request{Model: c.model, Dialect: c.dialect}}, &snapshot{model: c.of}, s, now); got != c.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// What a server's batch held when it said so counts as others' only beyond what the gateways had there
+// then: a stream that has ended since makes an idle server no busier than another one.
+func TestCandidateOf_AStreamThatEndedSinceTheEngineCountedItIsGone(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	s := f.Fleet.Servers()[1]
+	running := func() int { return candidateOf(s, time.Now()).Running }
+	claim := func() *pools.Lease {
+		lease, err := s.Claim(pools.Decode, curve.Work{Tokens: 100}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lease
+	}
+	report := func(n float64) {
+		l := s.Load()
+		l.Running, l.At = load.Gauge{Value: n, Known: true}, time.Now()
+		s.ReportLoad(l)
+	}
+	report(0)
+	first, second := claim(), claim()
+	for _, step := range []struct {
+		name string
+		do   func()
+		want int
+	}{
+		{"two of ours", func() {}, 2},
+		{"the engine has not begun one of them", func() { report(1) }, 2},
+		{"and has two of others", func() { report(4) }, 4},
+		{"one of ours ends", first.Release, 3},
+		{"the other one too", second.Release, 2},
+		{"the engine says so", func() { report(2) }, 2},
+		{"another one of ours begins", func() { claim() }, 3},
+	} {
+		step.do()
+		if got := running(); got != step.want {
+			t.Errorf("%s: %d run there, want %d", step.name, got, step.want)
 		}
 	}
 }

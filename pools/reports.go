@@ -91,8 +91,10 @@ func (s *Server) recordReport(report *orca.OrcaLoadReport, now time.Time) {
 
 // withExternal is a load that the engine told of, with what others than the gateways have sent to it.
 func (s *Server) withExternal(l load.Load) *load.Load {
-	own := s.InFlight(Prefill, l.At).Plus(s.InFlight(Decode, l.At))
+	decodes := s.InFlight(Decode, l.At)
+	own := s.InFlight(Prefill, l.At).Plus(decodes)
 	l.External = l.Beside(own.Requests, own.Tokens)
+	l.ExternalRunning = load.Gauge{Value: max(0, l.Running.Value-float64(decodes.Requests)), Known: l.Running.Known}
 	return &l
 }
 

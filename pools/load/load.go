@@ -27,7 +27,9 @@ type Load struct {
 	// External is the prompt tokens waiting that no gateway sent, as far as this one
 	// knew when it read the load.
 	External Gauge
-	At       time.Time
+	// ExternalRunning is the requests in the batch that no gateway sent, likewise.
+	ExternalRunning Gauge
+	At              time.Time
 }
 
 // FreshAt reports whether the load is young enough to believe: three scrapes.
@@ -65,7 +67,7 @@ func (l Load) FilledFrom(older Load, keep time.Duration) Load {
 		{&l.Running, &older.Running}, {&l.Waiting, &older.Waiting},
 		{&l.RunningTokens, &older.RunningTokens}, {&l.WaitingTokens, &older.WaitingTokens},
 		{&l.KVUsed, &older.KVUsed}, {&l.KVTokens, &older.KVTokens},
-		{&l.BlockTokens, &older.BlockTokens}, {&l.External, &older.External},
+		{&l.BlockTokens, &older.BlockTokens}, {&l.External, &older.External}, {&l.ExternalRunning, &older.ExternalRunning},
 	} {
 		if !g.to.Known {
 			*g.to = *g.from
