@@ -74,7 +74,6 @@ func (t *Transfer) Handoff() *Handoff {
 // decode is on its way by then, and only the coverage is news.
 func (h *Handoff) RecordPrefill(t *Transfer, answer []byte, now time.Time) {
 	c := t.Connector()
-	h.Attempt = t.ID // which is another one where the first was given up
 	var covers Coverage
 	if usage, ok := t.dialect.ReadUsage(answer); ok {
 		covers = Coverage{
@@ -83,6 +82,7 @@ func (h *Handoff) RecordPrefill(t *Transfer, answer []byte, now time.Time) {
 		}
 	}
 	if !c.ConcurrentLegs {
+		h.Attempt = t.ID // which is another one where the first was given up
 		leg := c.decode(t, answer)
 		h.Leg, h.Kept, h.SharesIDs, h.Hosts, h.Created = leg.request, leg.hasKV, leg.sharesIDs, leg.hosts, now
 		h.Blocks = leg.blocks
