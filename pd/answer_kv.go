@@ -21,12 +21,12 @@ import (
 // (vLLM's bidirectional_kv_xfer), the next turn's prefill may read it from there:
 //
 //  1. decode's legs are asked for token ids, and what comes with an answer's hand-off is remembered
-//     (recordAnswerKV);
+//     (answerKV.record);
 //  2. when the next turn is priced, its prompt is looked for among them, once, and reading from
 //     there competes with computing on each prefill server (findAnswer, setAnswers);
-//  3. whoever is bound first to read it does so (takeAnswer); the prompt goes as the ids that were
+//  3. whoever is bound first to read it does so (answerKV.take); the prompt goes as the ids that were
 //     compared;
-//  4. where the read fails, the same server computes the prompt (sendPrefill).
+//  4. where the read fails, the same server computes the prompt (answerKV.sendPrefill).
 
 // answerOutcome is what became of the KV of an answer that an engine kept.
 type answerOutcome string
@@ -159,24 +159,27 @@ func (sn *Snapshotter) setAnswers(r *bindRequest, v *snapshot, now time.Time) {
 	}
 }
 
-// takeAnswer takes the answer's KV that prefill is to read, if it is still there.
-func (o *Orchestrator) takeAnswer(st *requestState, b *binding, t *connector.Transfer) {
+// answerKV is what an orchestrator does with the KV of answers.
+type answerKV struct{ *Orchestrator }
+
+// take takes the answer's KV that prefill is to read, if it is still there.
+func (o answerKV) take(st *requestState, b *binding, t *connector.Transfer) {
 	a := b.reads
 	if a == nil || t.First.All { // prefill's one token is no reason to hold KV for decode
 		return
 	}
 	now := time.Now()
 	from := o.Binder.keeper(a, now)
-	if from == nil || !o.ownHost(from, a.Handoff, t.From) || !o.Binder.Answers.Take(a, now) {
+	if from == nil || !o.isOwnHost(from, a.Handoff, t.From) || !o.Binder.Answers.Take(a, now) {
 		o.Metrics.countAnswerKV(answerLate)
 		return
 	}
 	t.Answer = &connector.AnswerKV{Handoff: a.Handoff, IDs: st.bind.prefix.tokens.IDs, Tokens: b.readsTokens, Block: a.Block}
 }
 
-// ownHost reports whether the host that an answer's hand-off names may be the keeper's own. KV that may
+// isOwnHost reports whether the host that an answer's hand-off names may be the keeper's own. KV that may
 // be anyone's need not be read: it can be computed.
-func (o *Orchestrator) ownHost(keeper *pools.Server, handoff []byte, reader *pools.Server) bool {
+func (o answerKV) isOwnHost(keeper *pools.Server, handoff []byte, reader *pools.Server) bool {
 	_, hosts, ok := connector.AnswerBlocks(handoff)
 	return ok && !slices.ContainsFunc(hosts, func(host string) bool {
 		is := keeper.JudgeHost(host, reader)
@@ -184,8 +187,8 @@ func (o *Orchestrator) ownHost(keeper *pools.Server, handoff []byte, reader *poo
 	})
 }
 
-// recordAnswerRead says what came of reading an answer's KV, by the cached tokens that prefill reports.
-func (o *Orchestrator) recordAnswerRead(t *connector.Transfer, found api.Count) {
+// recordRead says what came of reading an answer's KV, by the cached tokens that prefill reports.
+func (o answerKV) recordRead(t *connector.Transfer, found api.Count) {
 	switch {
 	case t.Answer == nil:
 	case found.Known && found.Tokens < t.Answer.Tokens:
@@ -195,9 +198,41 @@ func (o *Orchestrator) recordAnswerRead(t *connector.Transfer, found api.Count) 
 	}
 }
 
-// wantsAnswerIDs reports whether the ids of a decode leg's answer are wanted, to compare the next turn
+// sendPrefill sends a prefill leg that reads an answer's KV first, and returns its answer. Neither an
+// answer nor a failure: there is none to read, or reading failed, and the prompt is to be computed
+// there.
+func (o answerKV) sendPrefill(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, d *api.Dialect) (body []byte, failed *LegError) {
+	if t.Answer == nil {
+		return nil, nil
+	}
+	server := t.From
+	patience, cancel := context.WithTimeoutCause(ctx, o.Config.AnswerPatience+4*(b.chosen.Terms.Queue+b.chosen.Terms.Prefill), errSilent)
+	defer cancel()
+	_, body, failed = o.sendWhole(patience, PrefillLeg, server, st, d.Path, t.ID, t.Connector().Prefill(t))
+	switch {
+	case failed == nil && d.IsAnswer(body):
+		return body, nil
+	case failed == nil || failed.engineFault() || failed.Kind == Refused: // the read, as likely as the server
+	case failed.Kind == Timeout && ctx.Err() == nil:
+		server.RecordReadsNoAnswers()
+		o.Log.Error("prefill was to read an answer's KV and says nothing; it is asked for no other: is bidirectional_kv_xfer set in its kv_connector_extra_config?",
+			"server", server.ID(), "answer_of", b.reads.Server)
+	default:
+		if failed.Kind != Gone {
+			o.Metrics.countAnswerKV(answerFailed)
+		}
+		o.reportFailure(b.prefill, st, b, failed)
+		return nil, failed
+	}
+	o.Metrics.countAnswerKV(answerFailed)
+	o.Binder.Links.Blame(b.reads.Server, server.ID(), time.Now())
+	t.DropAnswer()
+	return nil, nil
+}
+
+// wantsIDs reports whether the ids of a decode leg's answer are wanted, to compare the next turn
 // with: its engine may keep the KV.
-func (o *Orchestrator) wantsAnswerIDs(st *requestState, b *binding) bool {
+func (o answerKV) wantsIDs(st *requestState, b *binding) bool {
 	req, server := st.req, b.decode.Server()
 	return o.Binder.takesAnswers() && b.handoff.HasKV() && !st.bind.continues && req.Answers <= 1 && !req.Aggregated &&
 		o.Binder.usesAnswers(server) && connector.TakesIDs(st.client.Dialect, st.client.Body) && blockTokensOf(server) > 0
@@ -267,8 +302,8 @@ func keptAnswer(handoff []byte, ids *legIDs, usage api.Usage, block int) *answer
 	return &answerkv.Answer{IDs: ids.ids[:min(len(ids.ids)-1, blocks.Tokens)], Prompt: ids.prompt, Block: block, Handoff: handoff}
 }
 
-// recordAnswerKV remembers the KV that an engine keeps of an answer, or counts it as kept for nobody.
-func (o *Orchestrator) recordAnswerKV(st *requestState, b *binding, handoff []byte, ids *legIDs, usage api.Usage) {
+// record remembers the KV that an engine keeps of an answer, or counts it as kept for nobody.
+func (o answerKV) record(st *requestState, b *binding, handoff []byte, ids *legIDs, usage api.Usage) {
 	server := b.decode.Server()
 	a := keptAnswer(handoff, ids, usage, blockTokensOf(server))
 	if a == nil {

@@ -36,7 +36,7 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 	}
 	t := st.transfer(b)
 	t.First = firstTokens{o}.plan(st, b)
-	o.takeAnswer(st, b, t)
+	answerKV{o}.take(st, b, t)
 	h := t.Handoff()
 	if failed := o.prefillLeg(ctx, st, b, t, h); failed != nil {
 		b.decode.Release()

@@ -33,7 +33,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	}
 	body, found := b.withoutPieces(st.req.Dialect, body)
 	h.RecordPrefill(t, body, time.Now())
-	o.recordAnswerRead(t, h.Coverage().Cached)
+	answerKV{o}.recordRead(t, h.Coverage().Cached)
 	firstTokens{o}.use(st, b, t, h)
 	coverage := h.Coverage()
 	if st.bind.prefix.teaches() {
@@ -80,7 +80,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 func (o *Orchestrator) sendPrefill(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, d *api.Dialect) (body []byte, failed *LegError) {
 	server := t.From
 	b.prefill.MarkSent(b.chosen.Terms.Queue + b.chosen.Terms.Prefill)
-	if body, failed = o.sendReading(ctx, st, b, t, d); body != nil || failed != nil {
+	if body, failed = (answerKV{o}).sendPrefill(ctx, st, b, t, d); body != nil || failed != nil {
 		return body, failed
 	}
 	resp, body, failed := o.sendWhole(ctx, PrefillLeg, server, st, d.Path, t.ID, t.Connector().Prefill(t))
@@ -96,38 +96,6 @@ func (o *Orchestrator) sendPrefill(ctx context.Context, st *requestState, b *bin
 		o.reportFailure(b.prefill, st, b, failed)
 	}
 	return body, failed
-}
-
-// sendReading sends a prefill leg that reads an answer's KV first, and returns its answer. Neither an
-// answer nor a failure: there is none to read, or reading failed, and the prompt is to be computed
-// there.
-func (o *Orchestrator) sendReading(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, d *api.Dialect) (body []byte, failed *LegError) {
-	if t.Answer == nil {
-		return nil, nil
-	}
-	server := t.From
-	patience, cancel := context.WithTimeoutCause(ctx, o.Config.AnswerPatience+4*(b.chosen.Terms.Queue+b.chosen.Terms.Prefill), errSilent)
-	defer cancel()
-	_, body, failed = o.sendWhole(patience, PrefillLeg, server, st, d.Path, t.ID, t.Connector().Prefill(t))
-	switch {
-	case failed == nil && d.IsAnswer(body):
-		return body, nil
-	case failed == nil || failed.engineFault() || failed.Kind == Refused: // the read, as likely as the server
-	case failed.Kind == Timeout && ctx.Err() == nil:
-		server.RecordReadsNoAnswers()
-		o.Log.Error("prefill was to read an answer's KV and says nothing; it is asked for no other: is bidirectional_kv_xfer set in its kv_connector_extra_config?",
-			"server", server.ID(), "answer_of", b.reads.Server)
-	default:
-		if failed.Kind != Gone {
-			o.Metrics.countAnswerKV(answerFailed)
-		}
-		o.reportFailure(b.prefill, st, b, failed)
-		return nil, failed
-	}
-	o.Metrics.countAnswerKV(answerFailed)
-	o.Binder.Links.Blame(b.reads.Server, server.ID(), time.Now())
-	t.DropAnswer()
-	return nil, nil
 }
 
 // recordNoHandoff notes a prefill whose work is of no use to decode.

@@ -130,7 +130,7 @@ func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
 		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
 	}
 	if r.Handoff != nil {
-		o.recordAnswerKV(st, b, r.Handoff, b.legIDs, r.Usage)
+		answerKV{o}.record(st, b, r.Handoff, b.legIDs, r.Usage)
 	}
 	events := r.Events
 	if b.handoff.GoesOn() {

@@ -46,7 +46,7 @@ func (a streamedAnswer) decode(ctx context.Context, st *requestState, b *binding
 		part.Body = st.transcript.StartLeg(streamEngine(server), part.Body)
 	}
 	hideIDs := false
-	if b.legIDs = nil; o.wantsAnswerIDs(st, b) {
+	if b.legIDs = nil; (answerKV{o}).wantsIDs(st, b) {
 		b.legIDs = new(legIDs)
 		part.Body, hideIDs = askForIDs(part.Body)
 	}

@@ -41,7 +41,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	defer cancel()
 
 	b.decode.MarkSent(b.chosen.Terms.FirstStep() + time.Duration(st.req.OutputTokens)*b.chosen.Terms.Step)
-	wantsIDs, hideIDs := o.wantsAnswerIDs(st, b), false
+	wantsIDs, hideIDs := answerKV{o}.wantsIDs(st, b), false
 	if wantsIDs {
 		part.Body, hideIDs = askForIDs(part.Body)
 	}
@@ -79,7 +79,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 		if wantsIDs {
 			ids = idsOf(data)
 		}
-		o.recordAnswerKV(st, b, handoff, ids, usage)
+		answerKV{o}.record(st, b, handoff, ids, usage)
 	}
 	clean, err := st.req.Dialect.CleanAnswer(data, side)
 	if err == nil {
