@@ -217,12 +217,17 @@ func (l *Locality) cachedTokens(p *prefix, promptTokens int, s *pools.Server, at
 }
 
 // computing is how many leading tokens of a prompt of so many a server is believed to compute, by its
-// text: also of one of which fewer tokens are known so far.
+// text: also of one of which fewer tokens are known so far. Whole KV blocks count, and one less: a text's
+// tokens are spread unevenly over it, and what two prompts share ends within a block.
 func (l *Locality) computing(p *prefix, s *pools.Server, promptTokens int) int {
 	if len(p.text) == 0 {
 		return 0
 	}
-	return l.SentText.Computing(p.saltedModel(), versionOf(s), p.text) * promptTokens / len(p.text)
+	n, block := l.SentText.Computing(p.saltedModel(), versionOf(s), p.text)*promptTokens/len(p.text), blockTokensOf(s)
+	if block == 0 {
+		return n
+	}
+	return max(0, n/block-1) * block
 }
 
 // setCachedTokens writes what each of some servers holds of the prompt, which has so many tokens, as

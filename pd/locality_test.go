@@ -76,7 +76,7 @@ func TestLocality_WhatIsComputedIsKnownByTextBeyondTheKnownTokens(t *testing.T) 
 		v := f.Binder.snapshotFor(&sibling.bind, nil, time.Now())
 		return v.candidates.Prefill[0].Cached.GPU
 	}
-	if n := held(); n != 4800 {
+	if n := held(); n != 4800-16 { // a block of 16 less
 		t.Errorf("%d tokens of a sibling that shares three quarters are believed to be computed", n)
 	}
 	withdraw()
