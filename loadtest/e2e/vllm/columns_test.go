@@ -13,6 +13,11 @@ func TestRequests(t *testing.T) {
 		asksAll(t, "NixlConnector, producer and consumer", gatewayOf(t, p, d), d, 20_000)
 		cameFromPrefill(t, d, 3000)
 	})
+	t.Run("NixlPushConnector", func(t *testing.T) {
+		p, d := pairOf(t, transferBy("NixlPushConnector", "kv_producer"), transferBy("NixlPushConnector", "kv_consumer"), allRequests(t)...)
+		asksAll(t, "NixlPushConnector, producer and consumer", gatewayOf(t, p, d), d, 40_000)
+		cameFromPrefill(t, d, 3000)
+	})
 }
 
 // allRequests are the arguments of an engine that takes all of requests(): a model of random weights would

@@ -13,7 +13,7 @@ import (
 func TestDecodePieces(t *testing.T) {
 	d := launch(t, "decode")
 	d.waitUntilUp(t)
-	g := startGateway(t, nil, []*engine{d}, "decode-pieces: 400ms")
+	g := startGateway(t, nil, []*engine{d}, "decode-pieces: 100ms")
 	process.WaitFor(t, g.process, "the gateway to see the engine", process.ReadyWithin, func() error {
 		if up := metric(t, g.admin, "tandem_server_up"); up != 1 {
 			return fmt.Errorf("%v are up", up)
