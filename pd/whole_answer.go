@@ -68,6 +68,9 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	if usage.Cached.Known {
 		server.RecordCachedTokens()
 	}
+	if b.handoff == nil && b.cut.done == 0 {
+		b.decode.EndLocalWhole(usage.Output.Tokens)
+	}
 	o.compareCounts(st, b, usage)
 	side := b.promptSide()
 	if side.Override && api.Recomputed(usage, side.Handed, server.ReportsCachedTokens()) {

@@ -85,6 +85,22 @@ func (l *Lease) EndLocalPrefill(newTokens, cached int) {
 	l.server.fleet.changed.notify()
 }
 
+// EndLocalWhole is EndLocalPrefill of a prompt whose answer of so many tokens came whole: when its first
+// token was there is not known, so that the curve learns nothing. No step of an answer takes longer than the
+// one that computes the prompt, so that this took its share of the time at the least.
+func (l *Lease) EndLocalWhole(tokens int) {
+	now := time.Now()
+	l.server.mu.Lock()
+	ended, known := l.server.work[LegIndex(Prefill)].End(l.seq|promptBit, now)
+	l.server.mu.Unlock()
+	if known && tokens > 0 {
+		ended.Served = min(ended.Served, now.Sub(l.sent)/time.Duration(tokens))
+		l.server.evidence.Observe(ended)
+	}
+	l.server.fleet.NotifyWork()
+	l.server.fleet.changed.notify()
+}
+
 // EndLocalPieces is EndLocalPrefill of a prompt that was computed in pieces: what it took shows
 // nothing of the curve, since the batch's own steps came between them.
 func (l *Lease) EndLocalPieces() {

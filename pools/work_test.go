@@ -1,6 +1,8 @@
 package pools
 
 import (
+	"maps"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -163,4 +165,28 @@ func TestReportLoad_CountsWhatOthersSent(t *testing.T) {
 			t.Errorf("of 700 tokens waiting 120 are ours: %+v", got)
 		}
 	})
+}
+
+// A server that has given whole answers alone has shown how long its prompts take at least: what refuses
+// for a deadline rests on that.
+func TestEndLocalWhole_ShowsWhatAPromptTakesAtLeast(t *testing.T) {
+	for tokens, want := range map[int]float64{0: 0, 1: 0.2, 4: 0.05} { // twice what was shown
+		synctest.Test(t, func(t *testing.T) {
+			s := upFleet(t, nil, spec("http://10.0.0.1:1", Both)).Servers()[0]
+			l := claim(t, s, Decode, curve.Work{Tokens: 100})
+			l.BeginLocalPrefill(curve.Work{Tokens: 100, Estimate: 10 * time.Second})
+			l.MarkSent(0)
+			time.Sleep(100 * time.Millisecond)
+			before := s.PrefillCurve()
+			l.EndLocalWhole(tokens)
+			l.Release()
+			shown := curve.NewSupport(maps.All(map[*curve.Evidence]float64{s.Evidence(): 0}))
+			if got := shown.Seconds(10); math.Abs(got-want) > 1e-9 || shown.None() != (want == 0) {
+				t.Errorf("an answer of %d tokens supports %v s of 10, want %v", tokens, got, want)
+			}
+			if s.PrefillCurve() != before || s.InFlight(Prefill, time.Now()).Requests != 0 {
+				t.Error("the curve has changed, or the prompt is still being computed")
+			}
+		})
+	}
 }
