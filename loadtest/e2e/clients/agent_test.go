@@ -41,7 +41,7 @@ func runAgent(t *testing.T, f fleet, r *results) {
 		}
 		r.report(by.api, "unknown model", err)
 	}
-	r.pairs = checkPairs(t, f)
+	r.pairs = checkPairs(t, f, decodedAlone[r.client])
 }
 
 // readsFile is what the first turn asks for, and what the tool says then.
