@@ -77,7 +77,7 @@ func (l *Lease) BeginLocalPrefill(work curve.Work) {
 }
 
 // EndLocalPrefill records that the prompt has been computed, and adds to the server's curve what it
-// wakeTime.
+// took.
 func (l *Lease) EndLocalPrefill(newTokens, cached int) {
 	now := time.Now()
 	l.server.learnPrefill(l.seq|promptBit, l.sent, curve.PrefillFeatures(newTokens, cached), now)
@@ -90,25 +90,24 @@ func (l *Lease) EndLocalPrefill(newTokens, cached int) {
 // one that computes the prompt, so that this took its share of the time at the least.
 func (l *Lease) EndLocalWhole(tokens int) {
 	now := time.Now()
-	l.server.mu.Lock()
-	ended, known := l.server.work[LegIndex(Prefill)].End(l.seq|promptBit, now)
-	l.server.mu.Unlock()
-	if known && tokens > 0 {
+	if ended, known := l.endLocal(now); known && tokens > 0 {
 		ended.Served = min(ended.Served, now.Sub(l.sent)/time.Duration(tokens))
 		l.server.evidence.Observe(ended)
 	}
-	l.server.fleet.NotifyWork()
-	l.server.fleet.changed.notify()
 }
 
 // EndLocalPieces is EndLocalPrefill of a prompt that was computed in pieces: what it took shows
 // nothing of the curve, since the batch's own steps came between them.
-func (l *Lease) EndLocalPieces() {
+func (l *Lease) EndLocalPieces() { l.endLocal(time.Now()) }
+
+// endLocal ends the prompt that is computed where it is decoded.
+func (l *Lease) endLocal(now time.Time) (ended curve.Completion, known bool) {
 	l.server.mu.Lock()
-	l.server.work[LegIndex(Prefill)].End(l.seq|promptBit, time.Now())
+	ended, known = l.server.work[LegIndex(Prefill)].End(l.seq|promptBit, now)
 	l.server.mu.Unlock()
 	l.server.fleet.NotifyWork()
 	l.server.fleet.changed.notify()
+	return ended, known
 }
 
 // learnPrefill ends a prefill and teaches the server's curve what it took: exactly if
