@@ -86,8 +86,7 @@ func runTurns(t *testing.T, a agent) {
 	if err := a.turn(t, &apiResults{}, false, model, ask, says); err != nil {
 		t.Fatal(err)
 	}
-	ask, says = runsCommand()
-	if err := a.turn(t, &apiResults{}, true, model, ask, says); err != nil {
+	if err := a.runsCommand(t, &apiResults{}); err != nil {
 		t.Fatal(err)
 	}
 }
