@@ -46,17 +46,34 @@ func isVLLM(s *pools.Server, minor int) bool {
 var showingPrompt = []string{"echo", "return_prompt_text", "return_token_offsets", "prompt_embeds"}
 
 // hasMedia reports whether a chat has parts that are no text.
-func hasMedia(messages api.Value) (found bool) {
-	gjson.ParseBytes(messages).ForEach(func(_, message gjson.Result) bool {
-		if content := message.Get("content"); content.IsArray() {
-			content.ForEach(func(_, part gjson.Result) bool {
-				found = part.IsObject() && part.Get("type").String() != "text"
-				return !found
-			})
+func hasMedia(messages api.Value) bool {
+	if len(messages) > 0 && bytes.IndexByte(messages[1:], '[') < 0 {
+		return false // parts stand in an array: long prompts are not walked for them
+	}
+	for message := range messages.Elements() {
+		for key, content := range message.Members() {
+			if key == "content" && hasMediaPart(content) {
+				return true
+			}
 		}
-		return !found
-	})
-	return found
+	}
+	return false
+}
+
+// hasMediaPart reports whether a message's content has a part that is no text.
+func hasMediaPart(content api.Value) bool {
+	for part := range content.Elements() {
+		kind := ""
+		for key, value := range part.Members() {
+			if key == "type" {
+				kind, _ = value.String()
+			}
+		}
+		if part.IsObject() && kind != "text" {
+			return true
+		}
+	}
+	return false
 }
 
 // promptIDs returns the prompt's token ids in prefill's answer, as a JSON list; nil

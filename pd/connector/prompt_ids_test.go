@@ -137,3 +137,19 @@ func promptTokens(t *testing.T, e *engine.Engine, d *api.Dialect, body api.Body)
 	usage, _ := d.ReadUsage(raw)
 	return usage.Prompt.Tokens
 }
+
+// A chat with a part that is no text is not given as ids, wherever the part stands.
+func TestHasMedia_FindsPartsThatAreNoText(t *testing.T) {
+	for messages, want := range map[string]bool{
+		``: false, `null`: false, `[]`: false, `[{"role":"user","content":"a [1] {\"type\":\"image_url\"}"}]`: false,
+		`[{"role":"user","content":[{"type":"text","text":"[a"}]}]`:                                                                    false,
+		`[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"u"}}]}]`:                        true,
+		`[{"role":"user","content":"a"},{"role":"user","content":[{"image_url":{"url":"u"}}]}]`:                                        true,
+		`[{"role":"user","content":["a", 1]},{"role":"user","content":[{"\u0074ype":"\u0074ext","text":"a"}],"x":[{"type":"image"}]}]`: false,
+		`[{"content":[{"type":1}]}]`: true,
+	} {
+		if got := hasMedia(api.Value(messages)); got != want {
+			t.Errorf("%s: %v", messages, got)
+		}
+	}
+}

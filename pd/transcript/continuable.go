@@ -31,6 +31,14 @@ var neutralValues = map[string][]string{
 	"top_logprobs": {"0"}, "tool_choice": {`"none"`, `"auto"`}, "response_format": {`{"type":"text"}`, `{"type": "text"}`},
 }
 
+// nothing are values that say no more than the absence of any field.
+var nothing = []string{"false", "[]", "{}", `""`}
+
+// isOneOf reports whether a value is one of some. It copies nothing: a prompt is a value too.
+func isOneOf(v api.Value, values []string) bool {
+	return slices.ContainsFunc(values, func(value string) bool { return string(v) == value })
+}
+
 // provedFields are those with which an answer that prefill begins was seen to
 // be equal on vLLM 0.32 to one that it does not (loadtest/e2e/vllm, first_token_test.go).
 var provedFields = []string{
@@ -45,7 +53,7 @@ func NotFromPrefill(body api.Body) string {
 	for _, key := range body.Keys() {
 		v := body.Get(key)
 		switch {
-		case v.Null() || slices.Contains(neutralValues[key], string(v)) || slices.Contains(provedFields, key):
+		case v.Null() || isOneOf(v, neutralValues[key]) || slices.Contains(provedFields, key):
 		case key == "stream_options":
 			if !onlyUsage(v) {
 				return key
@@ -60,7 +68,7 @@ func NotFromPrefill(body api.Body) string {
 			if n, ok := v.Int(); !ok || n > 1 || key == "truncate_prompt_tokens" {
 				return key
 			}
-		case slices.Contains([]string{"false", "[]", "{}", `""`}, string(v)):
+		case isOneOf(v, nothing):
 		case key == "tools" && string(body.Get("tool_choice")) == `"none"`: // they shape the prompt alone
 		case key == "skip_special_tokens" || key == "spaces_between_special_tokens": // which are true by default
 		case !slices.Contains(spentFields, key):
@@ -86,7 +94,7 @@ func onlyUsage(options api.Value) bool {
 func continuable(body api.Body) bool {
 	for _, key := range body.Keys() {
 		v := body.Get(key)
-		says := !v.Null() && !slices.Contains([]string{"false", "[]", "{}", `""`}, string(v)) && !slices.Contains(neutralValues[key], string(v))
+		says := !v.Null() && !isOneOf(v, nothing) && !isOneOf(v, neutralValues[key])
 		if says && !slices.Contains(copiedFields, key) && !slices.Contains(spentFields, key) {
 			return false
 		}

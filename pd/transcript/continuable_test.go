@@ -1,6 +1,7 @@
 package transcript
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -33,5 +34,20 @@ func TestNotFromPrefill_FieldsThatAreNotProved(t *testing.T) {
 	body, err := api.ParseBody([]byte(`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`))
 	if got := NotFromPrefill(body); err != nil || got != "messages" {
 		t.Errorf("an image: %q, %v", got, err)
+	}
+}
+
+// Whether an answer may be continued is found without a copy of its prompt.
+func TestContinuable_CopiesNoPrompt(t *testing.T) {
+	body, err := api.ParseBody([]byte(`{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("hello ", 1000) + `"}],"stream":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := testing.AllocsPerRun(10, func() { _ = body.Keys() })
+	if n := testing.AllocsPerRun(10, func() { _ = continuable(body) }); n > keys {
+		t.Errorf("%v allocations, of which %v are the keys", n, keys)
+	}
+	if n := testing.AllocsPerRun(10, func() { _ = NotFromPrefill(body) }); n > keys {
+		t.Errorf("from prefill: %v allocations, of which %v are the keys", n, keys)
 	}
 }
