@@ -162,15 +162,31 @@ const (
 	highBits  = everyByte << 7
 )
 
-// marks has the highest bit of each byte set that matters in a string: a quote, a
-// backslash, a control character. Bytes after the first that matters may be marked too.
-//
-// XOR 2 puts the quote, 0x22, at 0x20, beside the control characters.
-func marks(eight []byte) uint64 {
+// controlFree is how many bytes of a text come before its first control character.
+func controlFree(text []byte) int {
+	at := 0
+	for ; at+32 <= len(text); at += 32 {
+		t := text[at : at+32]
+		if controls(t)|controls(t[8:])|controls(t[16:])|controls(t[24:]) != 0 {
+			break
+		}
+	}
+	for ; at+8 <= len(text); at += 8 {
+		if found := controls(text[at:]); found != 0 {
+			return at + bits.TrailingZeros64(found)/8
+		}
+	}
+	for at < len(text) && text[at] >= ' ' {
+		at++
+	}
+	return at
+}
+
+// controls has the highest bit of each of eight bytes set that is a control character. Bytes after the
+// first of them may be marked too.
+func controls(eight []byte) uint64 {
 	w := binary.LittleEndian.Uint64(eight)
-	quotes := (w ^ everyByte*2) - everyByte*0x21
-	slashes := (w ^ everyByte*'\\') - everyByte
-	return (quotes | slashes) &^ w & highBits
+	return (w - everyByte*' ') &^ w & highBits
 }
 
 // checkedString skips a string of a text that was checked: it ends at the first quote that
@@ -194,43 +210,46 @@ func (s *scanner) checkedString() error {
 	}
 }
 
-// str skips a string. Prompts are long strings, so many bytes are tested at a time.
+// str skips a string. Prompts are long strings, so quotes and backslashes are looked for as far as they
+// are away, and each of them once.
 func (s *scanner) str() error {
 	if s.checked {
 		return s.checkedString()
 	}
-	raw, at := s.raw, s.at+1
+	s.at++
+	quote, backslash := 0, 0 // the next ones, where they are not behind
 	for {
-		for at+32 <= len(raw) && marks(raw[at:])|marks(raw[at+8:])|marks(raw[at+16:])|marks(raw[at+24:]) == 0 {
-			at += 32
+		if quote < s.at {
+			quote = s.find('"', len(s.raw))
 		}
-		for at+8 <= len(raw) {
-			found := marks(raw[at:])
-			if found != 0 {
-				at += bits.TrailingZeros64(found) / 8
-				break
-			}
-			at += 8
+		if backslash < s.at {
+			backslash = s.find('\\', quote)
 		}
-		s.at = at
-		if at >= len(raw) {
-			return s.bad("a string does not end")
+		if free := s.at + controlFree(s.raw[s.at:backslash]); free < backslash {
+			s.at = free
+			return s.bad("a control character stands in a string")
 		}
-		switch c := raw[at]; {
-		case c == '"':
-			s.at++
-			return nil
-		case c == '\\':
+		s.at = backslash
+		switch {
+		case backslash < quote:
 			if err := s.escape(); err != nil {
 				return err
 			}
-			at = s.at
-		case c < 0x20:
-			return s.bad("a control character stands in a string")
+		case quote == len(s.raw):
+			return s.bad("a string does not end")
 		default:
-			at++
+			s.at++
+			return nil
 		}
 	}
+}
+
+// find is where a byte comes next before a place, that place where it does not.
+func (s *scanner) find(c byte, before int) int {
+	if i := bytes.IndexByte(s.raw[s.at:before], c); i >= 0 {
+		return s.at + i
+	}
+	return before
 }
 
 func (s *scanner) escape() error {

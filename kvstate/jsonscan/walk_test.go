@@ -213,7 +213,27 @@ func sameElements(raw []byte) error {
 	return nil
 }
 
-// Budget (2-core VM): 512 KB of chat in 60 us, with no allocation.
+// A control character is refused where it stands, wherever in a string that is, and so is one behind an
+// escape; no other byte is taken for one.
+func TestCheck_FindsControlCharacters(t *testing.T) {
+	for length := range 80 {
+		for at := range length {
+			text := []byte(`["` + strings.Repeat("\u00e9~\x7f ", length)[:length] + `\""]`)
+			if err := Check(text); err != nil {
+				t.Fatalf("%q: %v", text, err)
+			}
+			text[2+at] = 0x1f
+			if err := Check(text); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("at byte %d: a control", 2+at)) {
+				t.Fatalf("%q: %v, want one at byte %d", text, err, 2+at)
+			}
+		}
+	}
+	if err := Check([]byte("\"\\n\x00\"")); err == nil {
+		t.Error("a control character behind an escape was accepted")
+	}
+}
+
+// Budget (2-core VM): 512 KB of chat in 40 us, with no allocation.
 func BenchmarkCheck512KB(b *testing.B) {
 	raw := []byte(`{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("lorem ipsum ", 512*1024/12) + `"}],"stream":true}`)
 	b.SetBytes(int64(len(raw)))
