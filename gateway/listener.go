@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/enginehttp/socket"
 )
 
 // listener hands out client connections that keep their own write deadlines, and
@@ -100,7 +102,7 @@ func outOfDescriptors(err error) bool {
 }
 
 func (l *listener) track(conn net.Conn) *clientConn {
-	c := &clientConn{Conn: conn, listener: l, framing: framing{maxHead: l.cfg.MaxHeader, maxBody: l.cfg.MaxBody}}
+	c := &clientConn{Conn: socket.Of(conn), listener: l, framing: framing{maxHead: l.cfg.MaxHeader, maxBody: l.cfg.MaxBody}}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns[c] = struct{}{}

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/enginehttp/socket"
 )
 
 // key names the connections that may serve the same requests.
@@ -55,20 +57,21 @@ func (t *Transport) connection(ctx context.Context, to key, r *http.Request, tra
 	if dial == nil {
 		dial = new(net.Dialer).DialContext
 	}
-	socket, err := dial(ctx, "tcp", to.address)
+	dialed, err := dial(ctx, "tcp", to.address)
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: socket, socket: socket, to: to}
+	dialed = socket.Of(dialed)
+	c := &conn{Conn: dialed, socket: dialed, to: to}
 	if to.tls {
 		if err := c.handshake(ctx, t.TLSClientConfig, r.URL.Hostname(), trace); err != nil {
-			_ = socket.Close()
+			_ = dialed.Close()
 			return nil, err
 		}
 	}
 	c.abortFunc = c.abort
-	if socket, is := socket.(syscall.Conn); is {
-		if c.raw, err = socket.SyscallConn(); err != nil {
+	if below, is := dialed.(syscall.Conn); is {
+		if c.raw, err = below.SyscallConn(); err != nil {
 			return nil, err
 		}
 		c.look = c.peek

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/enginehttp/socket"
 )
 
 // shortRequest is how long a request may be, in bytes, that is copied into one piece and written by the
@@ -249,8 +251,8 @@ var copyBuffers = sync.Pool{New: func() any { return new([16 << 10]byte) }}
 // write writes the head and the body.
 func (o *outgoing) write(w *watchedWriter, r *http.Request) error {
 	if memory, is := r.Body.(*Body); is && memory.left() == o.length {
-		if socket, is := w.Conn.(*net.TCPConn); is {
-			return o.writeParts(w, socket, memory)
+		if tcp := socket.TCP(w.Conn); tcp != nil {
+			return o.writeParts(w, tcp, memory)
 		}
 	}
 	buffer := copyBuffers.Get().(*[16 << 10]byte)
@@ -286,10 +288,10 @@ func (o *outgoing) write(w *watchedWriter, r *http.Request) error {
 }
 
 // writeParts writes a head and a body from where they are, by one system call as far as the kernel takes it.
-func (o *outgoing) writeParts(w *watchedWriter, socket *net.TCPConn, b *Body) error {
+func (o *outgoing) writeParts(w *watchedWriter, tcp *net.TCPConn, b *Body) error {
 	all := append(append(make(net.Buffers, 0, 1+len(b.parts)), o.data), b.parts...)
 	b.parts = nil
-	_, w.err = all.WriteTo(socket)
+	_, w.err = all.WriteTo(tcp)
 	return w.err
 }
 

@@ -1,0 +1,135 @@
+//go:build !race && linux && (amd64 || arm64)
+
+package socket
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"unsafe"
+)
+
+// conn is a TCP connection. One that is not to be had as a descriptor is read and written by package net.
+type conn struct {
+	*net.TCPConn
+	raw      syscall.RawConn
+	in, out  transfer
+	receives func(fd uintptr) (done bool) // in.receive, made once
+	sends    func(fd uintptr) (done bool) // out.send, made once
+}
+
+// transfer is one Read or Write.
+type transfer struct {
+	mu   sync.Mutex // held for all of it
+	p    []byte
+	n    int
+	fail syscall.Errno // 0: none
+}
+
+func newConn(tcp *net.TCPConn) net.Conn {
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return tcp
+	}
+	c := &conn{TCPConn: tcp, raw: raw}
+	c.receives, c.sends = c.in.receive, c.out.send
+	return c
+}
+
+func (c *conn) tcp() *net.TCPConn { return c.TCPConn }
+
+// Read reads what is there, or waits for it.
+func (c *conn) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return c.TCPConn.Read(p)
+	}
+	t := &c.in
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.p, t.n, t.fail = p, 0, 0
+	err := c.raw.Read(c.receives)
+	t.p = nil
+	switch {
+	case err != nil:
+		return 0, named(err, "read")
+	case t.fail != 0:
+		return 0, c.failed("read", t.fail)
+	case t.n == 0:
+		return 0, io.EOF
+	}
+	return t.n, nil
+}
+
+// Write writes all of p, and waits where the socket takes no more of it.
+func (c *conn) Write(p []byte) (int, error) {
+	if len(p) == 0 {
+		return c.TCPConn.Write(p)
+	}
+	t := &c.out
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.p, t.n, t.fail = p, 0, 0
+	err := c.raw.Write(c.sends)
+	t.p = nil
+	switch {
+	case err != nil:
+		return t.n, named(err, "write")
+	case t.fail != 0:
+		return t.n, c.failed("write", t.fail)
+	}
+	return t.n, nil
+}
+
+// receive reads once. It is false where nothing is there yet.
+func (t *transfer) receive(fd uintptr) (done bool) {
+	for {
+		n, _, err := syscall.RawSyscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.p))), uintptr(len(t.p)))
+		switch err {
+		case 0:
+			t.n = int(n)
+			return true
+		case syscall.EINTR:
+		case syscall.EAGAIN:
+			return false
+		default:
+			t.fail = err
+			return true
+		}
+	}
+}
+
+// send writes what is left. It is false where the socket takes no more of it yet.
+func (t *transfer) send(fd uintptr) (done bool) {
+	for t.n < len(t.p) {
+		left := t.p[t.n:]
+		n, _, err := syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(unsafe.SliceData(left))), uintptr(len(left)))
+		switch err {
+		case 0:
+			t.n += int(n)
+		case syscall.EINTR:
+		case syscall.EAGAIN:
+			return false
+		default:
+			t.fail = err
+			return true
+		}
+	}
+	return true
+}
+
+// named is an error of RawConn as package net has it of a Read or Write.
+func named(err error, op string) error {
+	var failed *net.OpError
+	if errors.As(err, &failed) {
+		failed.Op = op // which is of this call alone
+	}
+	return err
+}
+
+// failed is a system call's error as package net has it.
+func (c *conn) failed(op string, err syscall.Errno) error {
+	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError(op, err)}
+}
