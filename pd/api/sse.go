@@ -1,11 +1,12 @@
 package api
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"io"
 	"iter"
+	"slices"
+	"sync"
 )
 
 // MaxEvent bounds one SSE event, in bytes; logprobs make long ones.
@@ -21,102 +22,168 @@ type Event struct {
 }
 
 // EventReader splits a stream into events. Lines may end in LF or CRLF and may be
-// cut anywhere by the network.
+// cut anywhere by the network. Each byte is looked at once, however it is cut.
 type EventReader struct {
-	in   *bufio.Reader
-	raw  []byte
-	data []byte
+	from  io.Reader
+	usual []byte  // the buffer for usual events
+	long  *[]byte // one that is borrowed; nil: there is none
+	buf   []byte  // the one of them that is in use
+	r, w  int     // what is between them in buf was read, and not returned
+	err   error   // that came with the last of it
+	next  eventBounds
 }
 
-// keptEvent is how much room for events is kept for as long as a stream is open, in bytes: for some usual
+// eventBounds is where the next event stands, as far as it was looked for: in bytes from the first one that
+// was not returned.
+type eventBounds struct {
+	looked   int // at so many
+	line     int // begin of the line under way
+	from, to int // the data of the first line that has some
+	lines    int // of data
+	whole    bool
+}
+
+// keptEvent is how much room for events there is for as long as a stream is open, in bytes: for some usual
 // ones. The first event of a stream may have the ids of a whole prompt.
 const keptEvent = 2 << 10
 
-func NewEventReader(r io.Reader) *EventReader {
-	return &EventReader{in: bufio.NewReaderSize(r, keptEvent)}
-}
+// longSizes are how long a buffer is that is borrowed for a longer event, in bytes. The last has room for more
+// than MaxEvent.
+var longSizes = [...]int{16 << 10, 512 << 10, 4 << 20, MaxEvent + 16<<10}
+
+// longBuffers are buffers of the first two of these sizes. Longer ones are rare.
+var longBuffers [2]sync.Pool
+
+func NewEventReader(r io.Reader) *EventReader { return &EventReader{from: r} }
 
 // Read returns the next event that carries data; comments before it are part of
 // its Raw. io.EOF says that the stream ended between events, ErrUnexpectedEOF
 // that it ended inside one.
 func (s *EventReader) Read() (Event, error) {
-	if s.raw, s.data = s.raw[:0], s.data[:0]; cap(s.raw) > keptEvent {
-		s.raw, s.data = nil, nil // before it waits
-	}
-	if _, err := s.in.Peek(1); err != nil {
-		return Event{}, err
-	}
-	for {
-		ev, usual := s.whole()
-		if ev.Data != nil {
-			return ev, nil
-		}
-		if !usual || s.in.Buffered() == s.in.Size() {
-			break
-		}
-		if here, err := s.in.Peek(s.in.Buffered() + 1); errors.Is(err, io.EOF) && len(here) > 0 {
-			return Event{}, io.ErrUnexpectedEOF
-		} else if err != nil {
-			return Event{}, err
-		}
-	}
-	lineStart, hasData := 0, false
-	for {
-		part, err := s.in.ReadSlice('\n')
-		s.raw = append(s.raw, part...)
-		if len(s.raw) > MaxEvent {
+	s.giveBackRoom() // before it waits
+	for empty := 0; !s.look(); {
+		if s.w-s.r > MaxEvent {
 			return Event{}, ErrEventTooLong
 		}
-		if errors.Is(err, bufio.ErrBufferFull) {
-			continue // the line goes on
-		}
-		if errors.Is(err, io.EOF) {
-			if len(bytes.TrimSpace(s.raw)) > 0 {
-				return Event{}, io.ErrUnexpectedEOF
-			}
-			return Event{}, io.EOF
-		}
-		if err != nil {
+		n, err := s.fill()
+		switch {
+		case n > 0:
+			empty = 0
+		case errors.Is(err, io.EOF) && len(bytes.TrimSpace(s.buf[s.r:s.w])) > 0:
+			return Event{}, io.ErrUnexpectedEOF
+		case err != nil:
 			return Event{}, err
-		}
-		line := bytes.TrimRight(s.raw[lineStart:], "\r\n")
-		lineStart = len(s.raw)
-		if value, ok := dataLine(line); ok {
-			if hasData {
-				s.data = append(s.data, '\n')
+		default:
+			if empty++; empty == maxEmptyReads {
+				return Event{}, io.ErrNoProgress
 			}
-			s.data = append(s.data, value...)
-			hasData = true
 		}
-		if len(line) == 0 && hasData {
-			return Event{Raw: s.raw, Data: s.data}, nil
+	}
+	if s.next.looked > MaxEvent {
+		return Event{}, ErrEventTooLong
+	}
+	return s.take(), nil
+}
+
+// maxEmptyReads is how often a reader may return nothing, and no error.
+const maxEmptyReads = 100
+
+// look looks for the end of the next event in what was read.
+func (s *EventReader) look() (whole bool) {
+	here, e := s.buf[s.r:s.w], &s.next
+	for !e.whole {
+		end := bytes.IndexByte(here[e.looked:], '\n')
+		if end < 0 {
+			e.looked = len(here)
+			return false
 		}
+		e.looked += end + 1
+		line := bytes.TrimRight(here[e.line:e.looked], "\r\n")
+		if value, is := dataLine(line); is {
+			if e.lines++; e.lines == 1 {
+				e.to = e.line + len(line)
+				e.from = e.to - len(value)
+			}
+		}
+		e.whole = len(line) == 0 && e.lines > 0
+		e.line = e.looked
+	}
+	return true
+}
+
+// take returns the event that was found.
+func (s *EventReader) take() Event {
+	e := s.next
+	raw := s.buf[s.r : s.r+e.looked : s.r+e.looked]
+	s.r, s.next = s.r+e.looked, eventBounds{}
+	if e.lines == 1 {
+		return Event{Raw: raw, Data: raw[e.from:e.to:e.to]}
+	}
+	var data [][]byte
+	for line := range bytes.Lines(raw) {
+		if value, is := dataLine(bytes.TrimRight(line, "\r\n")); is {
+			data = append(data, value)
+		}
+	}
+	return Event{Raw: raw, Data: bytes.Join(data, []byte{'\n'})}
+}
+
+// fill reads once, into a longer buffer where there is no room left. An error that comes with something is
+// that of the next time.
+func (s *EventReader) fill() (n int, err error) {
+	if s.err != nil {
+		err, s.err = s.err, nil
+		return 0, err
+	}
+	switch {
+	case s.usual == nil:
+		s.usual = make([]byte, keptEvent)
+		s.buf = s.usual
+	case s.r > 0:
+		s.r, s.w = 0, copy(s.buf, s.buf[s.r:s.w])
+	}
+	if s.w == len(s.buf) {
+		s.moveTo(longerBuffer(len(s.buf)))
+	}
+	n, err = s.from.Read(s.buf[s.w:])
+	if s.w += n; n > 0 {
+		s.err, err = err, nil
+	}
+	return n, err
+}
+
+// giveBackRoom gives a borrowed buffer back, unless more is in it than the one for usual events holds.
+func (s *EventReader) giveBackRoom() {
+	if s.long != nil && s.w-s.r < keptEvent {
+		s.moveTo(nil)
 	}
 }
 
-// whole takes an event out of the buffer where all of it is there, and is one line of data as engines
-// write it. Then nothing is copied. usual: it may be such a one once more of it is there.
-func (s *EventReader) whole() (ev Event, usual bool) {
-	const field = "data:"
-	here, _ := s.in.Peek(s.in.Buffered()) // no error: it is buffered
-	if !bytes.HasPrefix(here, []byte(field[:min(len(field), len(here))])) {
-		return ev, false
+// moveTo goes on in another buffer that is borrowed, nil: in the one for usual events.
+func (s *EventReader) moveTo(long *[]byte) {
+	to := s.usual
+	if long != nil {
+		to = *long
 	}
-	value, _ := dataLine(here)
-	end := bytes.IndexByte(value, '\n')
-	switch {
-	case end < 0:
-		return ev, true
-	case end == 0, value[end-1] == '\r':
-		return ev, false
-	case end+1 == len(value):
-		return ev, true
-	case value[end+1] != '\n':
-		return ev, false
+	s.r, s.w = 0, copy(to, s.buf[s.r:s.w])
+	if was := s.long; was != nil {
+		if i := slices.Index(longSizes[:len(longBuffers)], len(*was)); i >= 0 {
+			longBuffers[i].Put(was)
+		}
 	}
-	n := len(here) - len(value) + end + 2
-	_, _ = s.in.Discard(n) // no error: it is buffered
-	return Event{Raw: here[:n:n], Data: value[:end:end]}, true
+	s.buf, s.long = to, long
+}
+
+// longerBuffer is a buffer of the size above one.
+func longerBuffer(than int) *[]byte {
+	i := slices.IndexFunc(longSizes[:], func(size int) bool { return size > than })
+	if i < len(longBuffers) {
+		if b, is := longBuffers[i].Get().(*[]byte); is {
+			return b
+		}
+	}
+	b := make([]byte, longSizes[i])
+	return &b
 }
 
 // Events are the data of each event in a piece of a Stream, which is always whole events;
@@ -143,26 +210,11 @@ func dataLine(line []byte) ([]byte, bool) {
 
 // Buffered reports whether a whole next event is already here, so that a reader may
 // go on without waiting. Part of one, or a comment, would make it wait.
-func (s *EventReader) Buffered() bool {
-	here, err := s.in.Peek(s.in.Buffered())
-	hasData := false
-	for line := range bytes.Lines(here) {
-		if line[len(line)-1] != '\n' || err != nil {
-			return false
-		}
-		line = bytes.TrimRight(line, "\r\n")
-		_, isData := dataLine(line)
-		hasData = hasData || isData
-		if len(line) == 0 && hasData {
-			return true
-		}
-	}
-	return false
-}
+func (s *EventReader) Buffered() bool { return s.look() }
 
 // Drain reads what is left behind the end marker, which is the body's own end: a
 // connection is reused only when nothing is left on it.
-func (s *EventReader) Drain() { _, _ = io.CopyN(io.Discard, s.in, 4<<10) }
+func (s *EventReader) Drain() { _, _ = io.CopyN(io.Discard, s.from, int64(max(0, 4<<10-(s.w-s.r)))) }
 
 // AppendWithData appends the event's bytes to out, with its data replaced. All lines that are
 // not data stay.

@@ -34,6 +34,9 @@ func TestSSE_SplitsAnywhere(t *testing.T) {
 			t.Fatalf("cut at %d: %q, %v", cut, data, err)
 		}
 	}
+	if data, _, err := readAll(iotest.DataErrReader(io.MultiReader(strings.NewReader(sampleStream), iotest.ErrReader(errors.ErrUnsupported)))); !errors.Is(err, errors.ErrUnsupported) || len(data) != 4 {
+		t.Fatalf("with an error at its end: %q, %v", data, err)
+	}
 	if data, _, err := readAll(iotest.OneByteReader(strings.NewReader(sampleStream))); !errors.Is(err, io.EOF) || len(data) != 4 {
 		t.Fatalf("byte by byte: %q, %v", data, err)
 	}
@@ -166,7 +169,49 @@ func TestEventReader_KeepsNoRoomOfALongEvent(t *testing.T) {
 			t.Fatalf("%d bytes of data, want %d: %v", len(ev.Data), want, err)
 		}
 	}
-	if room := cap(in.raw) + cap(in.data); room > 2*keptEvent {
-		t.Errorf("%d bytes are kept", room)
+	if in.long != nil || len(in.buf) > keptEvent {
+		t.Errorf("%d bytes are kept", len(in.buf))
 	}
 }
+
+// Events come whole where a buffer ends within them, and as they stand behind a long one.
+func TestEventReader_ReadsEventsOfAllLengths(t *testing.T) {
+	for _, size := range append([]int{keptEvent}, longSizes[:3]...) {
+		for _, length := range []int{size/2 - 9, size/2 - 8, size/2 - 7, size - 9, size - 8, size - 7, size, size + keptEvent} {
+			long := "data: " + strings.Repeat("x", length) + "\n\n"
+			data, raw, err := readAll(strings.NewReader(long + long + "data: b\n\n" + long))
+			want := []string{long[6 : 6+length], long[6 : 6+length], "b", long[6 : 6+length]}
+			if !errors.Is(err, io.EOF) || !slices.Equal(data, want) || string(raw) != long+long+"data: b\n\n"+long {
+				t.Fatalf("%d bytes of data: %d events, %v", length, len(data), err)
+			}
+		}
+	}
+	for excess, want := range map[int]error{0: io.EOF, 1: ErrEventTooLong} {
+		if _, _, err := readAll(strings.NewReader("data: " + strings.Repeat("x", MaxEvent+excess-len("data: \n\n")) + "\n\n")); !errors.Is(err, want) {
+			t.Errorf("%d bytes above the bound: %v", excess, err)
+		}
+	}
+}
+
+// That an event is looked for ahead changes nothing of the one that was read.
+func TestEventReader_AnEventOutlivesTheLookAhead(t *testing.T) {
+	in := NewEventReader(strings.NewReader("data: a\ndata: b\n\ndata: c\ndata: d\n\n"))
+	ev, err := in.Read()
+	if err != nil || !in.Buffered() || string(ev.Data) != "a\nb" {
+		t.Errorf("%q, %v", ev.Data, err)
+	}
+	if ev, err = in.Read(); err != nil || string(ev.Data) != "c\nd" {
+		t.Errorf("%q, %v", ev.Data, err)
+	}
+}
+
+// A reader that returns nothing for ever ends the stream.
+func TestEventReader_EndsWhereNothingComes(t *testing.T) {
+	if _, err := NewEventReader(never{}).Read(); !errors.Is(err, io.ErrNoProgress) {
+		t.Errorf("%v", err)
+	}
+}
+
+type never struct{}
+
+func (never) Read([]byte) (int, error) { return 0, nil }

@@ -48,7 +48,10 @@ func (c *chunks) decode(dst, src []byte) (n, used int, err error) {
 			if n == len(dst) {
 				return n, used, nil
 			}
-			k := copy(dst[n:], src[used:][:min(uint64(len(src)-used), c.left)])
+			k := min(len(dst)-n, int(min(uint64(len(src)-used), c.left)))
+			if &dst[n] != &src[used] { // where nothing but data was read, it is in its place
+				copy(dst[n:], src[used:used+k])
+			}
 			n, used, c.left = n+k, used+k, c.left-uint64(k)
 			if c.left == 0 {
 				c.state = chunkDataCR
