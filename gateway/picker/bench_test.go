@@ -173,9 +173,9 @@ func (e *echo) Process(stream extproc.ExternalProcessor_ProcessServer) error {
 		var err error
 		switch {
 		case m.other.GetProtocolConfig().GetRequestBodyMode() == buffered:
-			keeps, err = true, stream.Send(showBody)
+			keeps, err = true, stream.SendMsg(showBody)
 		case m.other.GetResponseHeaders() != nil:
-			err = stream.Send(answerHead)
+			err = stream.SendMsg(answerHead)
 		case m.ofAnswer:
 			*piece = newPiece{newAnswerBody, m.parts, m.end}
 			err = stream.SendMsg(piece)

@@ -68,14 +68,15 @@ func envoyStatus(status int) int {
 	return http.StatusServiceUnavailable
 }
 
+// Messages that are always the same.
 var (
 	// showBody asks for a body that comes behind its head's answer.
-	showBody   = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestHeaders{RequestHeaders: &extproc.HeadersResponse{}}}
-	answerHead = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extproc.HeadersResponse{}}}
+	showBody   = encode(&extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestHeaders{RequestHeaders: &extproc.HeadersResponse{}}})
+	answerHead = encode(&extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extproc.HeadersResponse{}}})
 	// asItCame passes a piece of an answer on where pieces are shown and not taken.
-	asItCame = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseBody{
+	asItCame = encode(&extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseBody{
 		ResponseBody: &extproc.BodyResponse{Response: &extproc.CommonResponse{}},
-	}}
-	requestTrailers = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestTrailers{RequestTrailers: &extproc.TrailersResponse{}}}
-	answerTrailers  = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extproc.TrailersResponse{}}}
+	}})
+	requestTrailers = encode(&extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestTrailers{RequestTrailers: &extproc.TrailersResponse{}}})
+	answerTrailers  = encode(&extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extproc.TrailersResponse{}}})
 )

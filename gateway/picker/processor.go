@@ -117,7 +117,7 @@ func (c *conversation) handle(shown *shownMessage) error {
 		if err := c.pick(false); err != nil || c.over {
 			return err
 		}
-		return c.stream.Send(requestTrailers)
+		return c.stream.SendMsg(requestTrailers)
 	case *extproc.ProcessingRequest_ResponseHeaders:
 		return c.answerHeaders(message, part.ResponseHeaders)
 	case *extproc.ProcessingRequest_ResponseTrailers:
@@ -150,7 +150,7 @@ func (c *conversation) requestHeaders(message *extproc.ProcessingRequest, part *
 	case part.GetEndOfStream():
 		return c.pick(true)
 	case c.buffered:
-		return c.stream.Send(showBody)
+		return c.stream.SendMsg(showBody)
 	}
 	return nil
 }
@@ -302,7 +302,7 @@ func (c *conversation) answerHeaders(message *extproc.ProcessingRequest, part *e
 		}
 	}
 	c.over = part.GetEndOfStream()
-	return c.stream.Send(answerHead)
+	return c.stream.SendMsg(answerHead)
 }
 
 // answerBody takes a piece of the answer, and gives it back.
@@ -316,7 +316,7 @@ func (c *conversation) answerBody(message *shownMessage) error {
 	}
 	c.over = end
 	if c.answers != filterv3.ProcessingMode_FULL_DUPLEX_STREAMED {
-		return c.stream.Send(asItCame)
+		return c.stream.SendMsg(asItCame)
 	}
 	if len(piece) == 0 && !end {
 		return nil
@@ -349,7 +349,7 @@ func (c *conversation) answerTrailers() error {
 			}
 		}
 	}
-	return c.stream.Send(answerTrailers)
+	return c.stream.SendMsg(answerTrailers)
 }
 
 // refuse answers the request itself.

@@ -213,13 +213,31 @@ func readLength(r *partsReader) (int, bool) {
 	return int(size), ok && size <= uint64(r.left)
 }
 
-// Marshal writes a newPiece. The bytes of a request's are sent from where they lie; those of an
-// answer are copied, since their memory is used for the next.
-func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	p, ok := v.(*newPiece)
-	if !ok {
-		return c.CodecV2.Marshal(v)
+// encoded is a message as it is sent, any number of times.
+type encoded struct{ data mem.BufferSlice }
+
+func encode(message *extproc.ProcessingResponse) *encoded {
+	raw, err := proto.Marshal(message)
+	if err != nil { // never of a message without text
+		panic(err)
 	}
+	return &encoded{mem.BufferSlice{mem.SliceBuffer(raw)}}
+}
+
+// Marshal writes a message for the proxy.
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	switch m := v.(type) {
+	case *encoded:
+		return m.data, nil
+	case *newPiece:
+		return m.marshal(), nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+// marshal writes the piece. The bytes of a request's are sent from where they lie; those of an
+// answer are copied, since their memory is used for the next.
+func (p *newPiece) marshal() mem.BufferSlice {
 	size := 0
 	for _, part := range p.parts {
 		size += len(part)
@@ -230,13 +248,13 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		for _, part := range p.parts {
 			data = append(data, mem.SliceBuffer(part))
 		}
-		return data, nil
+		return data
 	}
 	whole := p.appendHead(make([]byte, 0, longestHead+size), size)
 	for _, part := range p.parts {
 		whole = append(whole, part...)
 	}
-	return mem.BufferSlice{mem.SliceBuffer(whole)}, nil
+	return mem.BufferSlice{mem.SliceBuffer(whole)}
 }
 
 // longestHead is the most that stands before a piece's bytes: five tags with lengths below 4 GiB,

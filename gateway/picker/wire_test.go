@@ -2,6 +2,7 @@ package picker
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -152,6 +153,29 @@ func TestRequestPieces_CutAnywhere(t *testing.T) {
 		}
 		if !bytes.Equal(joined, slices.Concat(parts...)) {
 			t.Errorf("%v: %d bytes", sizes, len(joined))
+		}
+	}
+}
+
+// What is always the same is written without taking memory, and read by the proxy as what it says.
+func TestEncoded(t *testing.T) {
+	c := newCodec()
+	for want, message := range map[string]*encoded{
+		"*ext_procv3.ProcessingResponse_RequestHeaders": showBody, "*ext_procv3.ProcessingResponse_ResponseHeaders": answerHead, "*ext_procv3.ProcessingResponse_ResponseBody": asItCame,
+		"*ext_procv3.ProcessingResponse_RequestTrailers": requestTrailers, "*ext_procv3.ProcessingResponse_ResponseTrailers": answerTrailers,
+	} {
+		var data mem.BufferSlice
+		var err error
+		allocated := testing.AllocsPerRun(100, func() {
+			data, err = c.Marshal(message)
+			data.Free()
+		})
+		var got extproc.ProcessingResponse
+		if err == nil {
+			err = proto.Unmarshal(data.Materialize(), &got)
+		}
+		if kind := fmt.Sprintf("%T", got.GetResponse()); err != nil || allocated != 0 || kind != want {
+			t.Errorf("%s, %v allocations, %v; want %s", kind, allocated, err, want)
 		}
 	}
 }
