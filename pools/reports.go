@@ -58,9 +58,10 @@ func (l *engineLoad) Load() load.Load {
 }
 
 // AsksORCA returns the format in which a leg on the server should ask for its load,
-// "" where it should not. vLLM reports its first rank only, whichever answers.
+// "" where it should not: whichever rank answers, vLLM 0.32 reports those of all ranks in TEXT, without
+// their numbers, and that of the last rank in JSON.
 func (s *Server) AsksORCA() string {
-	if s.Rank != nil && *s.Rank != 0 {
+	if s.Rank != nil {
 		return ""
 	}
 	return s.fleet.cfg.ORCA

@@ -37,9 +37,9 @@ func TestServer_AnAnswersReportIsItsLoadAtOnce(t *testing.T) {
 	}
 }
 
-// vLLM reports its first rank, whichever of them answers: what another rank says is not its
+// vLLM reports all ranks, or the last one, whichever of them answers: what a rank says is not its
 // load, and it is not asked.
-func TestServer_NoRankButTheFirstIsAskedForItsReport(t *testing.T) {
+func TestServer_NoRankIsAskedForItsReport(t *testing.T) {
 	for format, asks := range map[string]bool{"TEXT": true, "JSON": true, "": false} {
 		cfg := Default()
 		cfg.ORCA = format
@@ -56,7 +56,7 @@ func TestServer_NoRankButTheFirstIsAskedForItsReport(t *testing.T) {
 		}
 		for i, s := range fleet.Servers() {
 			want := ""
-			if asks && i < 2 { // the one without ranks, and the first rank of the other
+			if asks && i == 0 { // the one without ranks
 				want = format
 			}
 			if got := s.AsksORCA(); got != want {

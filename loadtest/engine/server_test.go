@@ -9,19 +9,33 @@ import (
 	"testing"
 )
 
+// orcaOf is the load that an engine reports with an answer.
+func orcaOf(t *testing.T, e *Engine, format string, streamed bool) string {
+	t.Helper()
+	req := request(t, t.Context(), e, "/v1/chat/completions", chatBody(5, 3).with(fields{"stream": streamed}))
+	req.Header.Set("endpoint-load-metrics-format", format)
+	resp, err := client.Do(req)
+	must(t, err)
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	must(t, err)
+	return resp.Header.Get("endpoint-load-metrics")
+}
+
+func TestServer_ORCAOfRanksNamesNone(t *testing.T) {
+	e := start(t, func(cfg *Config) { cfg.DataParallel = 2 })
+	if got := orcaOf(t, e, "TEXT", false); got != "TEXT named_metrics.num_requests_waiting=0, named_metrics.num_requests_waiting=0, named_metrics.kv_cache_usage_perc=0, named_metrics.kv_cache_usage_perc=0" {
+		t.Errorf("TEXT: %q", got)
+	}
+	if got := orcaOf(t, e, "JSON", false); got != `JSON {"named_metrics":{"kv_cache_usage_perc":0,"num_requests_waiting":0}}` {
+		t.Errorf("JSON: %q", got)
+	}
+}
+
 func TestServer_ORCAOnlyWhenAskedAndNotStreamed(t *testing.T) {
 	e := start(t, nil)
-	send := func(format string, streamed bool) string {
-		req := request(t, t.Context(), e, "/v1/chat/completions", chatBody(5, 3).with(fields{"stream": streamed}))
-		req.Header.Set("endpoint-load-metrics-format", format)
-		resp, err := client.Do(req)
-		must(t, err)
-		defer resp.Body.Close()
-		_, err = io.Copy(io.Discard, resp.Body)
-		must(t, err)
-		return resp.Header.Get("endpoint-load-metrics")
-	}
-	if got := send("TEXT", false); got != "TEXT named_metrics.kv_cache_usage_perc=0, named_metrics.num_requests_waiting=0" {
+	send := func(format string, streamed bool) string { return orcaOf(t, e, format, streamed) }
+	if got := send("TEXT", false); got != "TEXT named_metrics.num_requests_waiting=0, named_metrics.kv_cache_usage_perc=0" {
 		t.Errorf("TEXT: %q", got)
 	}
 	if got := send("JSON", false); got != `JSON {"named_metrics":{"kv_cache_usage_perc":0,"num_requests_waiting":0}}` {

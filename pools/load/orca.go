@@ -37,8 +37,8 @@ var orcaReadings = map[string]Reading{
 }
 
 // ParseORCA reads a report as a header carries it: "TEXT a=1, b=2", "JSON {...}",
-// "BIN <base64>", or without the prefix, by its looks. Numbers that are no numbers,
-// a name twice and oversized reports are errors.
+// "BIN <base64>", or without the prefix, by its looks. Numbers that are no numbers, names
+// twice (but for readings in TEXT) and oversized reports are errors.
 func ParseORCA(value string) (*orca.OrcaLoadReport, error) {
 	if len(value) > maxORCA {
 		return nil, errors.New("ORCA report is longer than 8 KiB")
@@ -81,7 +81,9 @@ func readORCABinary(report *orca.OrcaLoadReport, text string) error {
 }
 
 // readORCAText reads pairs with = or :, separated by commas. Names without a prefix
-// that are no field of the report are taken for named metrics.
+// that are no field of the report are taken for named metrics. A reading that stands there several
+// times is that of several data-parallel ranks, each without its number (vLLM 0.32,
+// entrypoints/serve/utils/orca_metrics.py): counts are summed, and the fullest KV counts.
 func readORCAText(report *orca.OrcaLoadReport, text string) error {
 	report.NamedMetrics = make(map[string]float64)
 	report.Utilization = make(map[string]float64)
@@ -102,16 +104,20 @@ func readORCAText(report *orca.OrcaLoadReport, text string) error {
 		if err != nil {
 			return fmt.Errorf("%s is no number", name)
 		}
-		if seen[name] {
+		metric := strings.TrimPrefix(name, "named_metrics.")
+		reading, of := orcaReadings[metric]
+		if seen[name] && !of {
 			return fmt.Errorf("%s stands there twice", name)
 		}
 		seen[name] = true
-		if metric, ok := strings.CutPrefix(name, "utilization."); ok {
-			report.Utilization[metric] = v
+		if used, ok := strings.CutPrefix(name, "utilization."); ok {
+			report.Utilization[used] = v
 		} else if field := fields[name]; field != nil {
 			*field = v
+		} else if reading == KVUsed {
+			report.NamedMetrics[metric] = max(report.NamedMetrics[metric], v)
 		} else {
-			report.NamedMetrics[strings.TrimPrefix(name, "named_metrics.")] = v
+			report.NamedMetrics[metric] += v
 		}
 	}
 	return nil

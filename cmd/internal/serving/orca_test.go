@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pools/load"
 )
 
@@ -35,6 +36,25 @@ func TestORCA_PrefillLegsAskForLoad(t *testing.T) {
 	}
 	if n := c.metric("tandem_orca_reports_total", `outcome="read"`); n != 1 {
 		t.Errorf("%v reports were read, want 1", n)
+	}
+}
+
+// vLLM's report of two ranks behind one address has each name twice, and says of none which rank it is.
+func TestORCA_ReportsOfSeveralRanksAreReadAsOneServers(t *testing.T) {
+	prefill := startTestEngine(t, engine.RolePrefill, func(cfg *engine.Config) { cfg.DataParallel = 2 })
+	decode := startTestEngine(t, engine.RoleDecode, nil)
+	c := newCluster(t, shape{config: func(cfg *config) {
+		cfg.servers[0].add(serverEntry{URL: prefill.URL()})
+		cfg.servers[1].add(serverEntry{URL: decode.URL()})
+	}})
+	eventually(t, "both are up", func() bool { return c.metric("tandem_server_up") == 2 })
+	got := c.post("/v1/completions", `{"model":"test-model","max_tokens":2,"prompt":"`+longPrompt+`"}`)
+	if got.status != 200 || got.header.Get("X-Tandem-Prefill") == "" {
+		t.Fatalf("%d %s by %v", got.status, got.body, got.header)
+	}
+	read, unreadable := c.metric("tandem_orca_reports_total", `outcome="read"`), c.metric("tandem_orca_reports_total", `outcome="unreadable"`)
+	if read != 1 || unreadable != 0 {
+		t.Errorf("%v reports were read and %v not, want 1 and 0", read, unreadable)
 	}
 }
 
