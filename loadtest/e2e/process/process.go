@@ -224,16 +224,34 @@ func Port(t testing.TB, address string) string {
 // before it is listened on.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
-	for tries := 0; ; tries++ {
-		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(10000+rand.IntN(22000))))
-		if err == nil {
-			defer listener.Close()
-			return listener.Addr().String()
-		}
-		if tries == 100 {
-			t.Fatal(err)
+	return FreeAddresses(t, 1)
+}
+
+// FreeAddresses is FreeAddress for programs that listen on several ports, each one above the one
+// before it: it returns the first.
+func FreeAddresses(t testing.TB, ports int) string {
+	t.Helper()
+	for range 100 {
+		first := 10000 + rand.IntN(22000)
+		if first, ok := listenFrom(first, ports); ok {
+			return first
 		}
 	}
+	t.Fatalf("no %d adjacent ports are free", ports)
+	return ""
+}
+
+// listenFrom listens for a moment on adjacent loopback ports, and returns the address of the first
+// one; ok is false where one of them is taken.
+func listenFrom(first, ports int) (address string, ok bool) {
+	for i := range ports {
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+i)))
+		if err != nil {
+			return "", false
+		}
+		defer listener.Close()
+	}
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(first)), true
 }
 
 // tail is an io.Writer that keeps the last logKept bytes.

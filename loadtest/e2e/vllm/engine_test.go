@@ -19,6 +19,10 @@ const upWithin = 10 * time.Minute
 // kvBlock is the tokens of a KV block of each engine.
 const kvBlock = 32
 
+// mostRanks is how many data-parallel ranks an engine can be started with: each has ports of its own,
+// one above those of the rank before it, for transfers and for KV events.
+const mostRanks = 2
+
 // An engine is one `vllm serve`.
 type engine struct {
 	process        *process.Process
@@ -32,8 +36,8 @@ type engine struct {
 func launch(t *testing.T, name string, more ...string) *engine {
 	t.Helper()
 	vllm := filepath.Join(process.Root(t), ".cache", "vllm")
-	serve, side := process.FreeAddress(t), process.FreeAddress(t)
-	events, replay := process.FreeAddress(t), process.FreeAddress(t)
+	serve := process.FreeAddress(t)
+	side, events, replay := process.FreeAddresses(t, mostRanks), process.FreeAddresses(t, mostRanks), process.FreeAddresses(t, mostRanks)
 	env := []string{
 		"VLLM_CPU_KVCACHE_SPACE=1", // GiB: a million tokens of this model
 		"VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1",
