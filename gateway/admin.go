@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/gateway/peers"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/decision"
@@ -189,11 +190,27 @@ type ChoiceStatus struct {
 	AggregatedBecause string           `json:"alone_because,omitempty"`
 	Differ            string           `json:"differ,omitempty"`      // what keeps servers from making a pair
 	FirstToken        string           `json:"first_token,omitempty"` // what became of prefill's, and why
+	AnswerKV          *AnswerKVStatus  `json:"answer_kv,omitempty"`   // nil: none was to be read
 	Panic             bool             `json:"panic,omitempty"`
 	Outcome           string           `json:"outcome"`
 	Tokens            TokensStatus     `json:"tokens"`
 	Measured          MeasuredStatus   `json:"measured"`
 	Alternatives      []cost.Explained `json:"alternatives"`
+}
+
+// AnswerKVStatus is that prefill was to read the KV of the conversation's last answer from decode.
+type AnswerKVStatus struct {
+	Server  string `json:"server"`  // that kept it
+	Tokens  int    `json:"tokens"`  // leading ones of the prompt
+	Outcome string `json:"outcome"` // read, late, computed, failed
+	Text    string `json:"text"`    // likewise in words
+}
+
+func describeAnswerKV(r answerkv.Reading) *AnswerKVStatus {
+	if r == (answerkv.Reading{}) {
+		return nil
+	}
+	return &AnswerKVStatus{Server: r.Server, Tokens: r.Tokens, Outcome: string(r.Outcome), Text: r.String()}
 }
 
 // TokensStatus is what was known of the prompt's tokens when the servers were chosen.
@@ -246,7 +263,7 @@ func describeDecision(cost *cost.Model, d decision.Record, alternatives int) Dec
 		status := ChoiceStatus{
 			PromptTokens: c.Demand.PromptTokens, OutputTokens: c.Demand.OutputTokens, AggregatedBecause: c.Reason, Differ: c.Mismatch,
 			Waited: ms(c.Demand.Waited), TTFT: ms(c.Demand.TTFT), ITL: ms(c.Demand.ITL), Price: c.Chosen.Price,
-			FirstToken: c.FirstToken.String(), Panic: c.Panic, Outcome: c.Outcome,
+			FirstToken: c.FirstToken.String(), AnswerKV: describeAnswerKV(c.AnswerKV), Panic: c.Panic, Outcome: c.Outcome,
 			Tokens: TokensStatus{
 				Known: c.Prompt.Tokens, Whole: c.Prompt.Whole, By: string(c.Prompt.By),
 				Unknown: string(c.Prompt.Unknown), Because: c.Prompt.Unknown.Text(), Guessed: c.Prompt.Guessed,

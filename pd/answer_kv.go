@@ -3,10 +3,7 @@ package pd
 import (
 	"context"
 	"slices"
-	"strconv"
 	"time"
-
-	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/answerkv"
@@ -27,17 +24,6 @@ import (
 //  3. whoever is bound first to read it does so (answerKV.take); the prompt goes as the ids that were
 //     compared;
 //  4. where the read fails, the same server computes the prompt (answerKV.sendPrefill).
-
-// answerOutcome is what became of the KV of an answer that an engine kept.
-type answerOutcome string
-
-const (
-	answerKept     answerOutcome = "kept"     // it is known what it is good for
-	answerRead     answerOutcome = "read"     // by the next turn's prefill
-	answerLate     answerOutcome = "late"     // it was priced, and was gone when it came to reading
-	answerComputed answerOutcome = "computed" // prefill was to read it, and computed the tokens
-	answerFailed   answerOutcome = "failed"   // likewise, and failed first
-)
 
 // usesAnswers reports whether a server keeps answers' KV, and reads others'.
 func (sn *Snapshotter) usesAnswers(s *pools.Server) bool {
@@ -171,7 +157,7 @@ func (o answerKV) take(st *requestState, b *binding, t *connector.Transfer) {
 	now := time.Now()
 	from := o.Binder.keeper(a, now)
 	if from == nil || !o.isOwnHost(from, a.Handoff, t.From) || !o.Binder.Answers.Take(a, now) {
-		o.Metrics.countAnswerKV(answerLate)
+		o.recordOutcome(b, answerkv.Late)
 		return
 	}
 	t.Answer = &connector.AnswerKV{Handoff: a.Handoff, IDs: st.bind.prefix.tokens.IDs, Tokens: b.readsTokens, Block: a.Block}
@@ -187,14 +173,21 @@ func (o answerKV) isOwnHost(keeper *pools.Server, handoff []byte, reader *pools.
 	})
 }
 
+// recordOutcome counts what became of the answer's KV that a binding was to read, and keeps it for
+// those who ask why.
+func (o answerKV) recordOutcome(b *binding, outcome answerkv.Outcome) {
+	o.Metrics.countAnswerKV(outcome)
+	b.choice.AnswerKV = answerkv.Reading{Server: b.reads.Server, Tokens: b.readsTokens, Outcome: outcome}
+}
+
 // recordRead says what came of reading an answer's KV, by the cached tokens that prefill reports.
-func (o answerKV) recordRead(t *connector.Transfer, found api.Count) {
+func (o answerKV) recordRead(b *binding, t *connector.Transfer, found api.Count) {
 	switch {
 	case t.Answer == nil:
 	case found.Known && found.Tokens < t.Answer.Tokens:
-		o.Metrics.countAnswerKV(answerComputed)
+		o.recordOutcome(b, answerkv.Computed)
 	default:
-		o.Metrics.countAnswerKV(answerRead)
+		o.recordOutcome(b, answerkv.Read)
 	}
 }
 
@@ -219,12 +212,12 @@ func (o answerKV) sendPrefill(ctx context.Context, st *requestState, b *binding,
 			"server", server.ID(), "answer_of", b.reads.Server)
 	default:
 		if failed.Kind != Gone {
-			o.Metrics.countAnswerKV(answerFailed)
+			o.recordOutcome(b, answerkv.Failed)
 		}
 		o.reportFailure(b.prefill, st, b, failed)
 		return nil, failed
 	}
-	o.Metrics.countAnswerKV(answerFailed)
+	o.recordOutcome(b, answerkv.Failed)
 	o.Binder.Links.Blame(b.reads.Server, server.ID(), time.Now())
 	t.DropAnswer()
 	return nil, nil
@@ -246,64 +239,44 @@ func askForIDs(body api.Body) (asks api.Body, hidden bool) {
 	return body.With(api.Set("return_token_ids", []byte("true"))), true
 }
 
-// legIDs are the token ids of a leg's prompt and answer, as its engine reports them.
-type legIDs struct {
-	ids    []uint32
-	prompt int
-	bad    bool // some of them are not known
-}
-
-// record takes what an event says. Its values alias the event.
-func (l *legIDs) record(c *api.Chunk) {
-	if l == nil || l.bad {
+// recordIDs takes what an event says of the ids of its leg's prompt and answer; nil ids: they are not
+// wanted.
+func recordIDs(ids *answerkv.IDs, c *api.Chunk) {
+	if ids == nil {
 		return
 	}
-	if list, n := api.IDList(c.Prompt); n > 0 && l.prompt == 0 {
-		l.bad = len(l.ids) > 0
-		l.add(list, n)
-		l.prompt = len(l.ids)
-	}
-	if list, n := api.IDList(c.IDs); n > 0 {
-		l.bad = l.bad || l.prompt == 0
-		l.add(list, n)
-	}
-}
-
-// add adds the ids of a list, which commas part.
-func (l *legIDs) add(list []byte, n int) {
-	l.ids = slices.Grow(l.ids, n)
-	gjson.ParseBytes(append(append([]byte{'['}, list...), ']')).ForEach(func(_, id gjson.Result) bool {
-		value, err := strconv.ParseUint(id.Raw, 10, 32)
-		l.ids, l.bad = append(l.ids, uint32(value)), l.bad || err != nil
-		return true
-	})
+	prompt, _ := api.IDList(c.Prompt)
+	answer, _ := api.IDList(c.IDs)
+	ids.Record(prompt, answer)
 }
 
 // idsOf are the ids in a whole answer.
-func idsOf(answer []byte) *legIDs {
+func idsOf(answer []byte) *answerkv.IDs {
 	c := api.ReadChunk(answer)
-	l := &legIDs{bad: c.Choices != 1}
-	l.record(&c)
-	return l
+	ids := new(answerkv.IDs)
+	if c.Choices != 1 {
+		ids.Spoil()
+	}
+	recordIDs(ids, &c)
+	return ids
 }
 
-// keptAnswer is what an engine keeps of an answer in blocks of so many tokens, nil where it is not all known:
-// none is compared of which an id was not reported.
-func keptAnswer(handoff []byte, ids *legIDs, usage api.Usage, block int) *answerkv.Answer {
+// keptAnswer is what an engine keeps of an answer in blocks of so many tokens, nil where it is not all
+// known.
+func keptAnswer(handoff []byte, ids *answerkv.IDs, usage api.Usage, block int) *answerkv.Answer {
 	blocks, _, ok := connector.AnswerBlocks(handoff)
-	if !ok || ids == nil || ids.bad || block == 0 || (blocks.Tokens+block-1)/block != blocks.Blocks {
+	if !ok || !usage.Prompt.Known || !usage.Output.Known {
 		return nil
 	}
-	// The usage counts tokens whatever is reported of them: one that is missing would shift all that follow.
-	if !usage.Prompt.Known || !usage.Output.Known || len(ids.ids) != usage.Prompt.Tokens+usage.Output.Tokens {
-		return nil
+	report := answerkv.Report{
+		IDs: ids, Prompt: usage.Prompt.Tokens, Output: usage.Output.Tokens,
+		Blocks: blocks.Blocks, Tokens: blocks.Tokens, Block: block, Handoff: handoff,
 	}
-	// The last token was said and not computed.
-	return &answerkv.Answer{IDs: ids.ids[:min(len(ids.ids)-1, blocks.Tokens)], Prompt: ids.prompt, Block: block, Handoff: handoff}
+	return report.Answer()
 }
 
 // record remembers the KV that an engine keeps of an answer, or counts it as kept for nobody.
-func (o answerKV) record(st *requestState, b *binding, handoff []byte, ids *legIDs, usage api.Usage) {
+func (o answerKV) record(st *requestState, b *binding, handoff []byte, ids *answerkv.IDs, usage api.Usage) {
 	server := b.decode.Server()
 	a := keptAnswer(handoff, ids, usage, blockTokensOf(server))
 	if a == nil {
@@ -314,5 +287,5 @@ func (o answerKV) record(st *requestState, b *binding, handoff []byte, ids *legI
 	a.Key, a.Text = st.bind.answerKey(server.CompatibilityKey()), st.bind.prefix.wholeText()
 	a.Server, a.Incarnation, a.Until = server.ID(), server.Incarnation(), now.Add(o.Binder.Config.AnswerLife)
 	o.Binder.Answers.Add(a, now)
-	o.Metrics.countAnswerKV(answerKept)
+	o.Metrics.countAnswerKV(answerkv.Kept)
 }

@@ -1,6 +1,8 @@
 package pd
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,60 +16,43 @@ import (
 // keptBlocks is an answer's hand-off of 5 blocks with 73 tokens.
 const keptBlocks = `{"do_remote_decode":true,"remote_block_ids":[[1,2,3,4,5]],"remote_engine_id":"e","remote_request_id":"r","remote_host":"h","remote_port":1,"remote_num_tokens":73}`
 
-// What an engine keeps of an answer is used where all of its tokens are known, and not otherwise.
-func TestKeptAnswer_OnlyWhereAllTokensAreKnown(t *testing.T) {
-	usage := func(prompt, output int) api.Usage {
-		return api.Usage{Prompt: api.Count{Tokens: prompt, Known: true}, Output: api.Count{Tokens: output, Known: true}}
-	}
-	ids := func(n int) *legIDs { return &legIDs{ids: make([]uint32, n), prompt: 70} }
+// What an engine keeps of an answer is read from its hand-off, its ids and its usage, of an answer alone.
+func TestKeptAnswer_IsReadFromTheEnginesAnswer(t *testing.T) {
+	usage := api.Usage{Prompt: api.Count{Tokens: 70, Known: true}, Output: api.Count{Tokens: 4, Known: true}}
+	list := func(n int) string { return "[0" + strings.Repeat(",0", n-1) + "]" }
+	one := `{"choices":[{"message":{"content":"a"},"token_ids":` + list(4) + `}],"prompt_token_ids":` + list(70) + `}`
+	two := `{"choices":[{"text":"a","token_ids":` + list(4) + `},{"text":"b","token_ids":` + list(4) + `}],"prompt_token_ids":` + list(70) + `}`
 	for name, c := range map[string]struct {
-		handoff string
-		ids     *legIDs
-		usage   api.Usage
-		block   int
-		want    int // tokens; 0: it is not used
+		handoff, answer string
+		usage           api.Usage
+		want            int // tokens; 0: it is not used
 	}{
-		"all are":                              {keptBlocks, ids(74), usage(70, 4), 16, 73},
-		"with the token that ended it":         {keptBlocks, ids(73), usage(70, 3), 16, 72},
-		"one was not reported":                 {keptBlocks, ids(73), usage(70, 4), 16, 0},
-		"none was":                             {keptBlocks, nil, usage(70, 4), 16, 0},
-		"some cannot be read":                  {keptBlocks, &legIDs{ids: make([]uint32, 74), prompt: 70, bad: true}, usage(70, 4), 16, 0},
-		"the engine counts nothing":            {keptBlocks, ids(74), api.Usage{}, 16, 0},
-		"the size of a block is not known":     {keptBlocks, ids(74), usage(70, 4), 0, 0},
-		"the size of a block is another":       {keptBlocks, ids(74), usage(70, 4), 32, 0},
-		"the hand-off lacks what a read takes": {`{"do_remote_decode":true}`, ids(74), usage(70, 4), 16, 0},
+		"one answer":                           {keptBlocks, one, usage, 73},
+		"two answers":                          {keptBlocks, two, usage, 0},
+		"the engine counts nothing":            {keptBlocks, one, api.Usage{}, 0},
+		"the hand-off lacks what a read takes": {`{"do_remote_decode":true}`, one, usage, 0},
 	} {
-		a := keptAnswer([]byte(c.handoff), c.ids, c.usage, c.block)
-		if (a != nil) != (c.want > 0) || a != nil && (len(a.IDs) != c.want || a.Prompt != 70) {
+		a := keptAnswer([]byte(c.handoff), idsOf([]byte(c.answer)), c.usage, 16)
+		if (a != nil) != (c.want > 0) || a != nil && (len(a.IDs) != c.want || a.Prompt != 70 || string(a.Handoff) != keptBlocks) {
 			t.Errorf("%s: %+v, want %d tokens", name, a, c.want)
 		}
 	}
 }
 
-// Ids come in events, of the prompt first; what is no id, or comes without a prompt, is not trusted.
-func TestLegIDs(t *testing.T) {
-	for name, c := range map[string]struct {
-		events []string
-		want   int
-		bad    bool
-	}{
-		"a stream": {[]string{
-			`{"choices":[{"delta":{"role":"assistant"}}],"prompt_token_ids":[1, 2,3]}`,
-			`{"choices":[{"delta":{"content":"a"},"token_ids":[4]}]}`, `{"choices":[{"delta":{"content":"b"},"token_ids":[5,6]}]}`,
-		}, 6, false},
-		"no prompt":       {[]string{`{"choices":[{"delta":{"content":"a"},"token_ids":[4]}]}`}, 1, true},
-		"a late prompt":   {[]string{`{"choices":[{"delta":{"content":"a"},"token_ids":[4]}]}`, `{"choices":[],"prompt_token_ids":[1]}`}, 1, true},
-		"what is no id":   {[]string{`{"choices":[{"delta":{}}],"prompt_token_ids":[1,-2]}`}, 2, true},
-		"one far too big": {[]string{`{"choices":[{"delta":{}}],"prompt_token_ids":[4294967296]}`}, 1, true},
+// Ids come in events, of the prompt first.
+func TestRecordIDs_OfAStream(t *testing.T) {
+	var got answerkv.IDs
+	for _, event := range []string{
+		`{"choices":[{"delta":{"role":"assistant"}}],"prompt_token_ids":[1, 2,3]}`,
+		`{"choices":[{"delta":{"content":"a"},"token_ids":[4]}]}`, `{"choices":[{"delta":{"content":"b"},"token_ids":[5,6]}]}`,
 	} {
-		var l legIDs
-		for _, event := range c.events {
-			chunk := api.ReadChunk([]byte(event))
-			l.record(&chunk)
-		}
-		if len(l.ids) != c.want || l.bad != c.bad {
-			t.Errorf("%s: %v, bad %v", name, l.ids, l.bad)
-		}
+		chunk := api.ReadChunk([]byte(event))
+		recordIDs(&got, &chunk)
+		recordIDs(nil, &chunk) // where they are not wanted
+	}
+	report := answerkv.Report{IDs: &got, Prompt: 3, Output: 3, Blocks: 1, Tokens: 5, Block: 16}
+	if a := report.Answer(); a == nil || !slices.Equal(a.IDs, []uint32{1, 2, 3, 4, 5}) || a.Prompt != 3 {
+		t.Errorf("%+v", a)
 	}
 }
 

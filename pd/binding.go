@@ -35,10 +35,10 @@ type binding struct {
 	span         spans.Leg         // of decode's leg
 	answer       *Answer           // nil until a leg has given it, or begun it
 	first        firsttoken.Case
-	legIDs       *legIDs // of a stream's decode leg, where they are wanted
-	behindSent   bool    // decode was sent the rest behind prefill's token
-	withdraw     func()  // takes back what was predicted of the servers' caches; nil: nothing was
-	computed     func()  // says that it has come true; nil with withdraw
+	legIDs       *answerkv.IDs // of a stream's decode leg, where they are wanted
+	behindSent   bool          // decode was sent the rest behind prefill's token
+	withdraw     func()        // takes back what was predicted of the servers' caches; nil: nothing was
+	computed     func()        // says that it has come true; nil with withdraw
 }
 
 // withdrawPrediction takes back that the servers will hold the prompt.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/histogram"
 	"github.com/tandem-gateway/tandem/pd/spans"
@@ -53,7 +54,7 @@ func (o *Orchestrator) decodeLeg(ctx context.Context, st *requestState, b *bindi
 }
 
 // countAnswerKV counts what became of the KV of an answer.
-func (m *Metrics) countAnswerKV(outcome answerOutcome) {
+func (m *Metrics) countAnswerKV(outcome answerkv.Outcome) {
 	m.answerKV.WithLabelValues(string(outcome)).Inc()
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/transcript"
@@ -32,7 +33,7 @@ type legStream struct {
 	hideUsage  bool
 	handoff    *connector.Handoff     // nil without one
 	transcript *transcript.Transcript // what could be continued elsewhere; nil where it cannot
-	ids        *legIDs                // of the leg's prompt and answer; nil: they are not wanted
+	ids        *answerkv.IDs          // of the leg's prompt and answer; nil: they are not wanted
 	hideIDs    bool                   // which the client did not ask for, and no transcript hides
 
 	chunk   api.Chunk // the last event, where it is one of chat or completions
@@ -115,7 +116,7 @@ func (s *legStream) event() ([]byte, error) {
 	if g.Failure != "" {
 		return nil, failedByEngine(g.Failure, ev.Data)
 	}
-	s.ids.record(&s.chunk)
+	recordIDs(s.ids, &s.chunk)
 	s.ended = g.End
 	s.choices.Note(g.Finished)
 	if g.Content {

@@ -33,7 +33,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	}
 	body, found := b.withoutPieces(st.req.Dialect, body)
 	h.RecordPrefill(t, body, time.Now())
-	answerKV{o}.recordRead(t, h.Coverage().Cached)
+	answerKV{o}.recordRead(b, t, h.Coverage().Cached)
 	firstTokens{o}.use(st, b, t, h)
 	coverage := h.Coverage()
 	if st.bind.prefix.teaches() {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
@@ -47,7 +48,7 @@ func (a streamedAnswer) decode(ctx context.Context, st *requestState, b *binding
 	}
 	hideIDs := false
 	if b.legIDs = nil; (answerKV{o}).wantsIDs(st, b) {
-		b.legIDs = new(legIDs)
+		b.legIDs = new(answerkv.IDs)
 		part.Body, hideIDs = askForIDs(part.Body)
 	}
 	b.decode.MarkSent(b.chosen.Terms.FirstStep())

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
+	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 )
@@ -78,7 +79,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 		side = api.PromptUsage{}
 	}
 	if handoff := api.AnswerHandoff(data); handoff != nil {
-		var ids *legIDs
+		var ids *answerkv.IDs
 		if wantsIDs {
 			ids = idsOf(data)
 		}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/firsttoken"
@@ -28,6 +29,7 @@ type Choice struct {
 	Reason     string             // why decode runs alone, empty for a pair
 	Mismatch   string             // what keeps servers from making a pair, where that is why
 	FirstToken firsttoken.Outcome // its zero value: no prefill answered
+	AnswerKV   answerkv.Reading   // its zero value: none was to be read
 	Panic      bool               // breakers were ignored
 	Outcome    string             // empty when it served
 	Measured   Measured

@@ -126,6 +126,9 @@ func (p *printer) attempt(number int, a *gateway.ChoiceStatus) {
 	if a.FirstToken != "" {
 		p.say("prefill's token: %s", a.FirstToken)
 	}
+	if a.AnswerKV != nil {
+		p.say("the last answer's KV: %s", a.AnswerKV.Text)
+	}
 	if a.Panic {
 		p.say("more servers are ejected than may be: breakers were ignored")
 	}

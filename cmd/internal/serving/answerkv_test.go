@@ -82,6 +82,15 @@ func (c *talk) say(t *testing.T, on *cluster, words int) answer {
 	return got
 }
 
+// answerKV is what is explained of the KV that a request's last attempt was to read.
+func (c *cluster) answerKV(of answer) gjson.Result {
+	attempts := gjson.Get(c.get("/debug/decisions/"+of.header.Get("X-Request-Id")).body, "attempts").Array()
+	if len(attempts) == 0 {
+		return gjson.Result{}
+	}
+	return attempts[len(attempts)-1].Get("answer_kv")
+}
+
 func (c *cluster) answers(outcome string) float64 {
 	return c.metric("tandem_answer_kv_total", `outcome="`+outcome+`"`)
 }
@@ -102,6 +111,10 @@ func TestAnswerKV_TheNextTurnReadsIt(t *testing.T) {
 			conversation := talk{extra: extra}
 			for turn := range 3 {
 				got := conversation.say(t, c, 40)
+				why := c.answerKV(got)
+				if read := why.Get("tokens").Int(); turn == 0 && why.Exists() || turn > 0 && (why.Get("outcome").Str != "read" || read < 7*16 || why.Get("server").Str == "") {
+					t.Errorf("turn %d: explained as %s", turn, why)
+				}
 				if strings.Contains(got.body, "kv_transfer_params\":{") || strings.Contains(got.body, "token_ids\":[") != (extra["return_token_ids"] == true) {
 					t.Fatalf("the client sees %s", got.body)
 				}
@@ -213,7 +226,9 @@ func TestAnswerKV_WhatCannotBeReadIsComputed(t *testing.T) {
 			on := answerCluster(t, c.shape)
 			conversation := talk{}
 			for turn := range 3 {
-				conversation.say(t, on, 40)
+				if why := on.answerKV(conversation.say(t, on, 40)); turn == 1 && why.Get("outcome").Str != c.outcome {
+					t.Errorf("explained as %s", why)
+				}
 				eventually(t, "its KV is known", func() bool { return on.answers("kept") == float64(turn+1) })
 				if strings.HasPrefix(name, "given up") {
 					eventually(t, "its KV is gone", func() bool { return on.decode[0].State().HandoffsExpired == turn+1 })
