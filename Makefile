@@ -43,11 +43,14 @@ AGAIN = --format standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 --r
 # Each run of a simulator is one goroutine, and computes ten times as long with the race detector.
 SIMULATORS = ./loadtest/policy ./loadtest/scaling
 
+# With the race detector sockets are those of package net, so that these run without it too.
+SOCKETS = ./pd/enginehttp/...
+
 .PHONY: test
 test: deps-test ## all tests once, with the race detector but for the simulators (<= 10 min cold)
 	$(TESTENV) $$(.ci/tool gotestsum) $(AGAIN) --packages "$(LONGEST) $$(go list ./... | grep -vE '/(loadtest/(policy|scaling)|cmd/internal/serving)$$' | tr '\n' ' ')" -- -race -parallel $(PARALLEL) -timeout 25m -skip '$(ALONE)'
 	go test -run '$(ALONE)' $(LONGEST)
-	go test $(SIMULATORS)
+	go test $(SIMULATORS) $(SOCKETS)
 
 .PHONY: check
 check: deps-test ## format, lint, import rule, tidy, documents, vulnerabilities, then test
