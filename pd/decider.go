@@ -27,7 +27,9 @@ import (
 // which pair, is decided over all that wait (package order). The decider takes the places
 // on the servers for it, and hands them over.
 //
-// One goroutine decides, woken by requests that come or leave, by work that ends, by
+// One goroutine at a time decides. A request that comes while none waits decides for itself, so that
+// no other goroutine has to wake up for it. For those that wait one goroutine decides (Run),
+// woken by requests that come or leave, by work that ends, by
 // servers that come up, by what other replicas report, and by one timer: for the moment when
 // the work ahead on a server will have worn off, and now and then while requests wait,
 // since some things change by time alone (a pause that an engine asked for, a ramp).
@@ -45,8 +47,11 @@ type Decider struct {
 	arrivals   []*waiter
 	departures []*waiter
 
-	queues     map[string]*modelQueue // by base model; belongs to Run
+	deciding   sync.Mutex             // held by who decides, and guards what follows
+	queues     map[string]*modelQueue // by base model
 	waitMargin predict.Margin         // of when prefills begin, for the requests that are let in to wait
+	waits      bool                   // a request does
+	runs       bool                   // Run does
 }
 
 // A request that is let in to wait is to have its turn in time: one that learns later that it does
@@ -112,8 +117,15 @@ func (d *Decider) await(ctx context.Context, r *bindRequest) (*binding, error) {
 	d.mu.Lock()
 	d.arrivals = append(d.arrivals, w)
 	d.mu.Unlock()
-	d.wakeUp()
+	if !d.decideAtOnce() {
+		d.wakeUp()
+	}
 	why := context.Canceled
+	select {
+	case g := <-w.done: // whatever else has happened
+		return g.b, g.err
+	default:
+	}
 	select {
 	case g := <-w.done:
 		return g.b, g.err
@@ -144,22 +156,45 @@ func (d *Decider) wakeUp() {
 	}
 }
 
-// Run decides until the context ends; requests that wait then give up.
+// decideAtOnce decides if no request waits, and nobody decides. It is false where Run has to.
+func (d *Decider) decideAtOnce() bool {
+	if !d.deciding.TryLock() {
+		return false
+	}
+	defer d.deciding.Unlock()
+	if d.waits || !d.runs {
+		return false
+	}
+	return d.decideLocked(time.Now()) == 0 // else Run looks again
+}
+
+func (d *Decider) setRuns(runs bool) {
+	d.deciding.Lock()
+	defer d.deciding.Unlock()
+	d.runs = runs
+}
+
+// Run decides for requests that wait until the context ends; they give up then.
 func (d *Decider) Run(ctx context.Context) {
 	changed, stop := d.ch.Fleet.Changes()
 	defer stop()
+	var whileWaiting <-chan struct{} // changed, while a request waits for it
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	d.setRuns(true)
 	for {
 		select {
 		case <-ctx.Done():
+			d.setRuns(false)
 			close(d.closed)
 			return
 		case <-d.wake:
-		case <-changed:
+		case <-whileWaiting:
 		case <-timer.C:
 		}
+		whileWaiting = nil
 		if in := d.decide(time.Now()); in > 0 {
+			whileWaiting = changed
 			timer.Reset(in)
 		}
 	}
@@ -167,6 +202,13 @@ func (d *Decider) Run(ctx context.Context) {
 
 // decide lets requests go that may, and returns when to look again: 0 if none waits.
 func (d *Decider) decide(now time.Time) (again time.Duration) {
+	d.deciding.Lock()
+	defer d.deciding.Unlock()
+	return d.decideLocked(now)
+}
+
+func (d *Decider) decideLocked(now time.Time) (again time.Duration) {
+	defer func() { d.waits = again > 0 }()
 	d.mu.Lock()
 	came, left := d.arrivals, d.departures
 	d.arrivals, d.departures = nil, nil
@@ -213,7 +255,7 @@ func (w *waiter) complete(g bindResult) {
 }
 
 // modelQueue is the waiting requests of one base model, and its servers as they were looked at
-// last. It belongs to the decider's goroutine.
+// last. It belongs to who decides.
 type modelQueue struct {
 	d          *Decider
 	base       string

@@ -611,3 +611,75 @@ func TestDecider_IsTooLateAtItsTurn(t *testing.T) {
 		f.holdsNothing(t)
 	}
 }
+
+// A request that finds nobody waiting decides for itself, and no other goroutine has to wake up for it; while
+// another one waits, Run decides.
+func TestDecider_ARequestDecidesForItselfWhereNobodyWaits(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newTestFleet(t, 1, prompt)
+	d := newTestDecider(f)
+	d.setRuns(true) // as Run has it, which does nothing here
+	b, err := d.await(t.Context(), &f.arrives(prompt, time.Now()).bind)
+	if err != nil || b == nil {
+		t.Fatalf("%v, %v", b, err)
+	}
+	b.release()
+	if len(d.wake) != 0 {
+		t.Error("Run was woken for a request that is bound")
+	}
+
+	f.occupy(t, testModel, time.Minute)
+	f.waits(d, prompt, testModel)
+	if d.decideAtOnce() || !d.waits {
+		t.Error("Run is not asked to look again for a request that waits")
+	}
+	f.waits(d, prompt, testModel)
+	if d.decideAtOnce() || len(d.arrivals) != 1 {
+		t.Error("a request decides for itself while another one waits")
+	}
+	d.setRuns(false)
+	if d.waits = false; d.decideAtOnce() || len(d.arrivals) != 1 {
+		t.Error("a request decides for itself although Run has ended")
+	}
+}
+
+// What ends wakes Run while a request waits for it.
+func TestDecider_WorkThatEndsLetsWaitingRequestsGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		prompt := testPrompt(14_000)
+		f := newTestFleet(t, 1, prompt)
+		d := newTestDecider(f)
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		defer running.Wait()
+		defer stop()
+		running.Go(func() { d.Run(ctx) })
+		synctest.Wait()
+		var busy *pools.Lease
+		for _, s := range f.Fleet.Servers() {
+			if s.Role == pools.Prefill && s.Serves(testModel, time.Now()) {
+				busy, _ = s.Claim(pools.Prefill, curve.Work{Tokens: 1000, Estimate: time.Minute}, false)
+			}
+		}
+		bound := make(chan time.Time, 1)
+		running.Go(func() {
+			b, err := d.await(ctx, &f.arrives(prompt, time.Now()).bind)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			bound <- time.Now()
+			b.release()
+		})
+		synctest.Wait()
+		if len(bound) != 0 {
+			t.Fatal("it did not wait")
+		}
+		ended := time.Now()
+		busy.Release()
+		synctest.Wait()
+		if len(bound) != 1 || !(<-bound).Equal(ended) {
+			t.Error("it was not bound when the work ended")
+		}
+	})
+}
