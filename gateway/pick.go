@@ -20,7 +20,7 @@ import (
 
 // PickExchange is one request that a proxy sends to a server itself: it brings the request, is
 // told where to send it and what, and reports the answer as that passes by. In this order:
-// AddBody, Pick, then AnswerHead, AnswerPiece and AnswerEnd; or Refuse at any point before an
+// AddBody, Pick, MarkSent, then AnswerHead, AnswerPiece and AnswerEnd; or Refuse at any point before an
 // answer. End comes last, in every case. One goroutine uses it.
 type PickExchange struct {
 	x      *exchange
@@ -163,6 +163,14 @@ func (e *PickExchange) admit() (req *pd.Request, err error) {
 // errTranslated refuses what would go to an engine as another API: the proxy sends what it has.
 var errTranslated = &badRequest{status: http.StatusBadRequest, code: "tenants_not_separated",
 	message: "The engines of this model cannot keep tenants apart on " + api.Messages.Path + ". Use " + api.Chat.Path + "."}
+
+// MarkSent records that the proxy sends the request now, and lets go of its text.
+func (e *PickExchange) MarkSent() {
+	e.pick.MarkSent()
+	sent := *e.answer.req
+	sent.Body = api.Body{}
+	e.answer.req, e.body.data = &sent, nil
+}
 
 // Changes reports whether a body differs from the one that the client sent.
 func (e *PickExchange) Changes(body api.Body) bool {

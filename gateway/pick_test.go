@@ -42,6 +42,14 @@ func (g *running) beginPick(method, path string, shown AnswerBody, headers ...st
 // pick is a completion that the proxy has sent to its server.
 func (g *running) pick(body string, shown AnswerBody, headers ...string) *PickExchange {
 	g.t.Helper()
+	e := g.choose(body, shown, headers...)
+	e.MarkSent()
+	return e
+}
+
+// choose is a completion for which a server is chosen.
+func (g *running) choose(body string, shown AnswerBody, headers ...string) *PickExchange {
+	g.t.Helper()
 	e, err := g.beginPick("POST", "/v1/completions", shown, headers...)
 	if err == nil {
 		err = e.AddBody([]byte(body))
@@ -49,11 +57,9 @@ func (g *running) pick(body string, shown AnswerBody, headers ...string) *PickEx
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	pick, err := e.Pick(nil)
-	if err != nil {
+	if _, err := e.Pick(nil); err != nil {
 		g.t.Fatal(err)
 	}
-	pick.MarkSent()
 	return e
 }
 
@@ -489,18 +495,20 @@ func TestAnnouncedLength(t *testing.T) {
 func TestPickExchange_AsksForUsageOnlyWhereItCanHideIt(t *testing.T) {
 	g := run(t, usual(t), complete().roundTrip, alone(t))
 	for shown, asked := range map[AnswerBody]bool{AnswerEdited: true, AnswerShown: false, AnswerHidden: false} {
-		e := g.pick(askStream, shown)
+		e := g.choose(askStream, shown)
 		if sent := e.pick.Body().Bytes(); gjson.GetBytes(sent, "stream_options.include_usage").Bool() != asked || gjson.GetBytes(sent, "stream_options").Exists() != asked {
 			t.Errorf("shown as %d: the engine gets %s", shown, sent)
 		}
+		e.MarkSent()
 		all := reportAnswer(e, 200, "text/event-stream", streamed, 1<<20)
 		if (all == streamed) == asked {
 			t.Errorf("shown as %d: the client gets %q", shown, all)
 		}
-		e = g.pick(`{"model":"m","prompt":"hi","stream":true,"stream_options":{"include_usage":true}}`, shown)
+		e = g.choose(`{"model":"m","prompt":"hi","stream":true,"stream_options":{"include_usage":true}}`, shown)
 		if sent := e.pick.Body().Bytes(); !gjson.GetBytes(sent, "stream_options.include_usage").Bool() {
 			t.Errorf("shown as %d, the client asks for usage: the engine gets %s", shown, sent)
 		}
+		e.MarkSent()
 		if all := reportAnswer(e, 200, "text/event-stream", streamed, 1<<20); all != streamed {
 			t.Errorf("shown as %d, the client asks for usage: it gets %q", shown, all)
 		}
@@ -778,5 +786,27 @@ func TestPickExchange_IsNotKept(t *testing.T) {
 	}
 	if kept.Value() != nil {
 		t.Error("it is kept")
+	}
+}
+
+// While an answer passes by, nothing keeps the text of its request: a long prompt is not held for as long as
+// its answer takes.
+func TestPickExchange_TextIsNotKeptWhileItsAnswerPasses(t *testing.T) {
+	g := run(t, usual(t), complete().roundTrip, alone(t))
+	send := func() (*PickExchange, weak.Pointer[byte]) { // in a frame of its own, which keeps nothing
+		e := g.choose(askStream, AnswerEdited)
+		text := weak.Make(&e.body.data[0])
+		e.MarkSent()
+		return e, text
+	}
+	e, text := send()
+	for range 3 {
+		runtime.GC()
+	}
+	if text.Value() != nil {
+		t.Error("it is kept")
+	}
+	if got := reportAnswer(e, http.StatusOK, "text/event-stream", streamed, 7); got != strings.Replace(streamed, usageEvent, "", 1) {
+		t.Errorf("the client gets %q", got)
 	}
 }

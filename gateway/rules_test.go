@@ -24,7 +24,7 @@ func TestRules_RewriteModels(t *testing.T) {
 	g := ruled(t)
 	model := func(asked string) string {
 		t.Helper()
-		e := g.pick(`{"prompt":"hi","model":"`+asked+`"}`, AnswerShown, as("ada")...)
+		e := g.choose(`{"prompt":"hi","model":"`+asked+`"}`, AnswerShown, as("ada")...)
 		defer e.End()
 		return e.answer.req.Model + " " + gjson.GetBytes(e.answer.req.Body.Bytes(), "model").String()
 	}

@@ -132,7 +132,8 @@ func (p *Pick) Fallbacks(most int) []*pools.Server {
 // it computes, as predicted.
 func (p *Pick) PredictedCache() (held, computed int) { return p.st.predictedCache() }
 
-// MarkSent records that the proxy sends the request now.
+// MarkSent records that the proxy sends the request now. Its text is let go, Body's too: an answer may take
+// minutes, and nothing of the request is sent again.
 func (p *Pick) MarkSent() {
 	st, b := p.st, p.b
 	p.sent = time.Now()
@@ -145,6 +146,8 @@ func (p *Pick) MarkSent() {
 	}
 	b.decode.MarkSent(expected)
 	p.sample = p.o.Binder.beginTransfer(st, b, p.sent)
+	st.dropText(b)
+	p.leg = connector.LegRequest{}
 }
 
 // MoveTo records that the proxy has sent the request to another server than Decode, one of the

@@ -228,7 +228,7 @@ func (c *conversation) pick(whole bool) error {
 	if err := c.send(pick, whole); err != nil {
 		return err
 	}
-	pick.MarkSent()
+	c.exchange.MarkSent()
 	return nil
 }
 
