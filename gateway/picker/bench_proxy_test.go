@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -32,6 +33,7 @@ const benchProxyOf = "TANDEM_BENCH_PROXY_OF"
 const (
 	keepsBodies  = "+buffered" // until the request is answered
 	streamsWords = "+pieces"   // of an answer to a short prompt: piecesShown
+	showsAlone   = "+shown"    // likewise, and it sends the pieces on as they are
 	manyAtOnce   = "+many"     // requests over its one connection: askedAtOnce
 )
 
@@ -91,6 +93,7 @@ func runBenchProxy(target string) error {
 	debug.SetGCPercent(800) // its collector is not the picker's time
 	scheme, address, _ := strings.Cut(target, "://")
 	scheme, many := strings.CutSuffix(scheme, manyAtOnce)
+	scheme, shows := strings.CutSuffix(scheme, showsAlone)
 	scheme, pieces := strings.CutSuffix(scheme, streamsWords)
 	scheme, keeps := strings.CutSuffix(scheme, keepsBodies)
 	encrypted := insecure.NewCredentials()
@@ -107,7 +110,9 @@ func runBenchProxy(target string) error {
 		ask = askBuffered
 	}
 	if pieces {
-		ask = askStreamed
+		ask = func(client extproc.ExternalProcessorClient, _ []byte) (time.Duration, error) {
+			return askStreamed(client, shows)
+		}
 	}
 	clients := 1
 	if many {
@@ -241,8 +246,9 @@ func showAnswer(stream extproc.ExternalProcessor_ProcessClient) error {
 }
 
 // askStreamed has a short request picked for, and shows its answer piece by piece as an engine's steps
-// come: each when the one before is back. It returns what a piece took.
-func askStreamed(client extproc.ExternalProcessorClient, _ []byte) (took time.Duration, err error) {
+// come: each when the one before is back. It returns what a piece took. The proxy that shows them alone
+// sends them on as they are.
+func askStreamed(client extproc.ExternalProcessorClient, alone bool) (took time.Duration, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	stream, err := client.Process(ctx)
@@ -250,6 +256,10 @@ func askStreamed(client extproc.ExternalProcessorClient, _ []byte) (took time.Du
 		return 0, err
 	}
 	body := []byte(`{"model":"m","messages":[{"role":"user","content":"hello"}],"max_tokens":8,"stream":true}`)
+	head := benchHead(body)
+	if alone {
+		head.ProtocolConfig = &extproc.ProtocolConfiguration{RequestBodyMode: fullDuplex, ResponseBodyMode: filterv3.ProcessingMode_STREAMED}
+	}
 	show := func(answers int, m *extproc.ProcessingRequest) error {
 		err := stream.Send(m)
 		for ; err == nil && answers > 0; answers-- {
@@ -261,7 +271,7 @@ func askStreamed(client extproc.ExternalProcessorClient, _ []byte) (took time.Du
 		return err
 	}
 	err = errors.Join(
-		show(0, benchHead(body)),
+		show(0, head),
 		show(2, &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestBody{RequestBody: &extproc.HttpBody{Body: body, EndOfStream: true}}}),
 		show(1, &extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extproc.HttpHeaders{
 			Headers: headerList(":status", "200", "content-type", "text/event-stream")}}}),
