@@ -96,6 +96,10 @@ func (b *bodyBuffer) readAll(r io.Reader) ([]byte, error) {
 	}
 }
 
+// roomAtOnce is how much memory a body takes at once that says that it is as long, in bytes: most prompts are
+// not copied while they come.
+const roomAtOnce = 256 << 10
+
 // add takes a piece of a body. What is announced bounds nothing but how the buffer grows. Errors:
 // readAll's.
 func (b *bodyBuffer) add(piece []byte) error {
@@ -104,7 +108,7 @@ func (b *bodyBuffer) add(piece []byte) error {
 		return errBodyTooLarge
 	}
 	if size > cap(b.data) {
-		room := max(size, min(4*cap(b.data), b.most), min(b.length, max(freeBytes, 4*cap(b.data))))
+		room := max(size, min(4*cap(b.data), b.most), min(b.length, max(roomAtOnce, 4*cap(b.data))))
 		if size <= b.length {
 			room = min(room, b.length)
 		}

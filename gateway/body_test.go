@@ -213,6 +213,8 @@ func TestBodyBuffer_Add(t *testing.T) {
 		{"as long as is free", freeBytes, []int{freeBytes}, freeBytes, 0, nil},
 		{"one more", freeBytes + 1, []int{freeBytes, 1}, freeBytes + 1, 1, nil},
 		{"as it says", most, []int{freeBytes, 3 * freeBytes, most - 4*freeBytes}, most, most - freeBytes, nil},
+		{"at once", 3 * freeBytes, []int{1}, 1, 2 * freeBytes, nil},
+		{"not more at once", most, []int{1}, 1, roomAtOnce - freeBytes, nil},
 		{"without a word", -1, []int{freeBytes, 1}, freeBytes + 1, 3 * freeBytes, nil},
 		{"as long as it may be", -1, []int{most - 1, 1}, most, most - freeBytes, nil},
 		{"longer than it may be", -1, []int{most, 1}, most, most - freeBytes, errBodyTooLarge},
