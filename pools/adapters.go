@@ -110,7 +110,7 @@ func (s *Server) Adapter(model string, now time.Time) (AdapterView, bool) {
 	v := AdapterView{
 		Loaded:  i >= 0,
 		Running: slices.Contains(load.Running, model),
-		Waiting: len(load.Waiting),
+		Waiting: load.WithoutPlace(),
 		Load:    time.Duration(s.fleet.adapterLoad.Load()),
 	}
 	if most := s.fleet.cfg.Adapters.PerServer; most > 0 && !v.Loaded {

@@ -157,6 +157,9 @@ func TestServer_WhatIsKnownOfAnAdapter(t *testing.T) {
 		{name: "one that runs", model: "ada", batch: load.Adapters{Known: true, Running: []string{"ada", "eve"}, Max: 2}, want: AdapterView{Loaded: true, Running: true}},
 		{name: "a full batch", model: "ada", batch: load.Adapters{Known: true, Running: []string{"eve", "law"}, Waiting: []string{"x", "y", "z"}, Max: 2},
 			want: AdapterView{Loaded: true, Full: true, Waiting: 3}},
+		{name: "a full batch, as vLLM tells of it", model: "ada", batch: load.Adapters{Known: true, Running: []string{"eve", "law", "x"}, Waiting: []string{"eve", "law", "x"}, Max: 2},
+			want: AdapterView{Loaded: true, Full: true, Waiting: 1}},
+		{name: "a batch with a place, as vLLM tells of it", model: "ada", batch: load.Adapters{Known: true, Running: []string{"eve"}, Waiting: []string{"eve"}, Max: 2}, want: AdapterView{Loaded: true}},
 		{name: "a batch with a place", model: "ada", batch: load.Adapters{Known: true, Running: []string{"eve"}, Max: 2}, want: AdapterView{Loaded: true}},
 		{name: "a batch of any size", model: "ada", batch: load.Adapters{Known: true, Running: []string{"eve"}}, want: AdapterView{Loaded: true}},
 	} {

@@ -146,8 +146,9 @@ func (m *rankMeters) recordTransfer(took time.Duration, blocks int, blockBytes f
 	m.transferBlocks.Observe(float64(blocks))
 }
 
-// adapterCollector reports which adapters run and wait, once any does. As in vLLM the
-// series has no labels of the rank.
+// adapterCollector reports the adapters that have requests, once any has. As in vLLM 0.32 the series has no labels
+// of the rank, and lists each as running and as waiting, whichever it does
+// (LoRARequestStates.update_scheduler_stats in v1/metrics/stats.py).
 type adapterCollector struct {
 	ranks []*rank
 	desc  *prometheus.Desc
@@ -163,22 +164,19 @@ func (c *adapterCollector) Describe(out chan<- *prometheus.Desc) { out <- c.desc
 
 func (c *adapterCollector) Collect(out chan<- prometheus.Metric) {
 	used := false
-	var running, waiting []string
+	var names []string
 	for _, r := range c.ranks {
 		l := r.shown
 		used = used || l.adaptersUsed
-		running = append(running, l.runningAdapters...)
-		waiting = append(waiting, l.waitingAdapters...)
+		names = append(names, l.adapters...)
 	}
 	if !used {
 		return
 	}
-	join := func(names []string) string {
-		slices.Sort(names)
-		return strings.Join(slices.Compact(names), ",")
-	}
+	slices.Sort(names)
+	list := strings.Join(slices.Compact(names), ",")
 	out <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(time.Now().UnixMilli())/1000,
-		strconv.Itoa(c.ranks[0].cfg.MaxAdapters), join(running), join(waiting))
+		strconv.Itoa(c.ranks[0].cfg.MaxAdapters), list, list)
 }
 
 // rankLoad is what a rank is doing now.
@@ -189,9 +187,8 @@ type rankLoad struct {
 	blockSize                 int     // tokens
 	waitingTokens             int     // of the prompts that wait
 	asleep                    bool
-	adaptersUsed              bool // since the start
-	runningAdapters           []string
-	waitingAdapters           []string
+	adaptersUsed              bool     // since the start
+	adapters                  []string // of requests, running and waiting
 }
 
 func (r *rank) load() rankLoad {
@@ -205,7 +202,7 @@ func (r *rank) load() rankLoad {
 		running: len(r.running), waiting: len(r.waiting), loading: len(r.loading), waitingTokens: prompts,
 		blocks: r.cache.total(), usedBlocks: r.cache.used(), blockSize: r.cfg.BlockSize,
 		kvShare: r.cache.share(), asleep: r.asleep, adaptersUsed: r.adaptersUsed,
-		runningAdapters: adaptersOf(r.running), waitingAdapters: adaptersOf(r.waiting),
+		adapters: append(adaptersOf(r.running), adaptersOf(r.waiting)...),
 	}
 }
 

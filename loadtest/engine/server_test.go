@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -101,6 +102,25 @@ func TestServer_Metrics(t *testing.T) {
 			t.Errorf("no line %s", line)
 		}
 	}
+}
+
+// Which of several adapters that have requests run and which wait is not told.
+func TestServer_AdaptersAreListedAsRunningAndWaiting(t *testing.T) {
+	e := start(t, func(cfg *Config) { cfg.Adapters, cfg.MaxAdapters, cfg.TimeScale = []string{"ada", "eve"}, 1, 0.2 })
+	var all sync.WaitGroup
+	for _, name := range []string{"ada", "eve"} {
+		all.Go(func() {
+			if status, raw := post(t, e, "/v1/chat/completions", chatBody(30, 100).with(fields{"model": name})); status != 200 {
+				t.Errorf("%d %s", status, raw)
+			}
+		})
+	}
+	const both = `vllm:lora_requests_info{max_lora="1",running_lora_adapters="ada,eve",waiting_lora_adapters="ada,eve"} `
+	eventually(t, "both are listed", func() bool {
+		_, raw := get(t, e.URL()+"/metrics")
+		return strings.Contains(string(raw), both)
+	})
+	all.Wait()
 }
 
 func TestServer_AdaptersComeAndGo(t *testing.T) {

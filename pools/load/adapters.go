@@ -19,6 +19,22 @@ type Adapters struct {
 	Asked   time.Time // when the engine was asked: its answer is no older
 }
 
+// WithoutPlace returns how many adapters no place in the batch is left for. vLLM 0.32 lists every adapter that has a
+// request both as running and as waiting (LoRARequestStates.update_scheduler_stats in v1/metrics/stats.py), so that of
+// names in both lists those wait that are more than a batch has places for.
+func (a Adapters) WithoutPlace() int {
+	only := 0
+	for _, name := range a.Waiting {
+		if !slices.Contains(a.Running, name) {
+			only++
+		}
+	}
+	if only < len(a.Waiting) && a.Max > 0 {
+		only += max(0, len(a.Running)-a.Max)
+	}
+	return only
+}
+
 // parseAdapters reads the newest sample of the first series that is there. Its labels hold the
 // names, its value the time at which they were true; old label sets stay exposed beside the
 // newest (vllm/v1/metrics/loggers.py 0.32).
