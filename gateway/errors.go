@@ -191,10 +191,16 @@ func errorBody(body []byte) []byte {
 	return nil
 }
 
-// flatMessage is the message of the flat error form of older engines, or ours.
+// flatMessage is the message of the flat error form of older engines, or of FastAPI's own, which
+// transformers serve has, or ours.
 func flatMessage(body []byte) string {
-	if message := gjson.GetBytes(body, "message").String(); message != "" && len(body) <= maxErrorBody {
-		return message
+	if len(body) <= maxErrorBody && gjson.ValidBytes(body) {
+		said := gjson.ParseBytes(body)
+		for _, field := range []string{"message", "detail"} {
+			if message := said.Get(field); message.Type == gjson.String && message.Str != "" {
+				return message.Str
+			}
+		}
 	}
 	return "The engine refused the request."
 }

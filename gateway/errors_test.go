@@ -116,6 +116,7 @@ func TestErrorBody(t *testing.T) {
 		}
 	}
 	for body, want := range map[string]string{
+		`{"detail":"a"}`: "a", `{"message":"a","detail":"b"}`: "a", `{"detail":[{"msg":"a"}]}`: "The engine refused the request.",
 		`{"message":"a"}`: "a", `{"message":""}`: "The engine refused the request.",
 		`{"message":"` + long[:maxErrorBody-14] + `"}`: long[:maxErrorBody-14], `{"message":"` + long[:maxErrorBody-13] + `"}`: "The engine refused the request.",
 	} {

@@ -177,6 +177,11 @@ func (e *LegError) engineFault() bool {
 	return e.Status == http.StatusInternalServerError || errors.As(e.Err, &event) && errors.Is(event.Err, errErrorEvent)
 }
 
+// refusesTokenIDs reports whether the engine said that it refuses to be asked for token ids.
+func (e *LegError) refusesTokenIDs() bool {
+	return e.Kind == Refused && bytes.Contains(e.Body, []byte(returnTokenIDs))
+}
+
 // engineMessage is what the engine said of its failure: a body or an event.
 func (e *LegError) engineMessage() []byte {
 	var event *BrokenStreamError

@@ -145,7 +145,7 @@ func wholeFromPrefill(req *Request, said []byte) []byte {
 		return nil
 	}
 	answer = answer.With(api.Remove(api.HandoffField))
-	if asked, _ := req.Body.Get("return_token_ids").Bool(); !asked {
+	if asked, _ := req.Body.Get(returnTokenIDs).Bool(); !asked {
 		answer = api.WithoutIDs(answer, req.Stream)
 	}
 	return answer.Bytes()

@@ -19,7 +19,21 @@ import (
 // streamedAnswer is an answer that is relayed event by event.
 type streamedAnswer struct{ o *Orchestrator }
 
+// decode asks once more where the engine refuses the wish for token ids alone, which the client did not
+// have: Hugging Face's transformers serve does (422, cli/serving/utils.py, _validate_request; 5.19.0).
 func (a streamedAnswer) decode(ctx context.Context, st *requestState, b *binding, leg Leg, id string, part connector.LegRequest) (*Answer, *LegError) {
+	server := b.decode.Server()
+	mayReport := server.ReportsTokenIDs()
+	answer, failed := a.ask(ctx, st, b, leg, id, part)
+	if failed == nil || !mayReport || st.transcript == nil || !failed.refusesTokenIDs() || part.Body.Get(returnTokenIDs) != nil {
+		return answer, failed
+	}
+	server.RecordNoTokenIDs()
+	a.o.Log.Info("the engine refuses "+returnTokenIDs+", and is asked without: a broken stream of it cannot be continued by its tokens", "server", server.ID())
+	return a.ask(ctx, st, b, leg, id, part)
+}
+
+func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, leg Leg, id string, part connector.LegRequest) (*Answer, *LegError) {
 	o := a.o
 	server := b.decode.Server()
 	start := time.Now()

@@ -46,6 +46,11 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	if wantsIDs {
 		part.Body, hideIDs = askForIDs(part.Body)
 	}
+	// A response without the field is a stream to Hugging Face's transformers serve (5.19.0,
+	// cli/serving/response.py, handle_request).
+	if st.req.Dialect == api.Responses && part.Body.Get("stream") == nil {
+		part.Body = part.Body.With(api.Set("stream", []byte("false")))
+	}
 	start := time.Now()
 	sample := o.Binder.beginTransfer(st, b, start)
 	defer sample.end()
@@ -87,7 +92,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	}
 	clean, err := st.req.Dialect.CleanAnswer(data, side)
 	if err == nil {
-		showIDs, _ := st.req.Body.Get("return_token_ids").Bool()
+		showIDs, _ := st.req.Body.Get(returnTokenIDs).Bool()
 		clean, err = b.handoff.Whole(st.req.Dialect, clean, showIDs)
 	}
 	if err == nil && hideIDs {

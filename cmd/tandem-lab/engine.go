@@ -109,6 +109,7 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.DurationVar(&cfg.LinkLatency, "link-latency", cfg.LinkLatency, "added to each transfer")
 	f.IntVar(&cfg.KVBytesPerToken, "kv-bytes-per-token", cfg.KVBytesPerToken, "size of a token's KV")
 	f.DurationVar(&cfg.Lease, "kv-lease", cfg.Lease, "how long a finished prefill holds its KV for the decode, in real time")
+	f.BoolVar(&cfg.TransformersServe, "transformers-serve", cfg.TransformersServe, "refuse fields that Hugging Face's transformers serve does not know, and stream responses unless told not to")
 	f.BoolVar(&cfg.KeepAnswers, "keep-answers", cfg.KeepAnswers, "hold the KV of answers for the next turn's prefill, and let prefill fetch it (vLLM's bidirectional_kv_xfer)")
 	f.DurationVar(&cfg.AnswerLife, "answer-life", cfg.AnswerLife, "how long the KV of an answer is held with --keep-answers, in real time")
 	f.StringVar(&cfg.LoadFailure, "kv-load-failure", cfg.LoadFailure, "what a decode does when a hand-off is of no use: recompute or fail")

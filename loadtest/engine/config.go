@@ -152,6 +152,9 @@ type Config struct {
 	// ReasoningTokens is how many tokens of reasoning a model writes before its answer in a
 	// chat, which the engine's reasoning parser takes apart; 0: the model does not reason.
 	ReasoningTokens int
+	// TransformersServe refuses fields and paths as Hugging Face's transformers serve does, and streams
+	// responses unless told not to.
+	TransformersServe bool
 	// NoTokenIDs ignores return_token_ids, as vLLM before 0.10.2 does.
 	NoTokenIDs bool
 	// ForcedToolPrefillFails answers 500 to a prefill of one token with a forced

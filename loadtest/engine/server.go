@@ -92,6 +92,9 @@ func (e *Engine) routes() map[string]route {
 	if e.cfg.Embeddings {
 		maps.Copy(routes, poolingRoutes())
 	}
+	if e.cfg.TransformersServe {
+		return transformersRoutes(routes)
+	}
 	return routes
 }
 
@@ -152,6 +155,12 @@ func (e *Engine) serve(w http.ResponseWriter, r *http.Request, rank int, route r
 	}
 	if r.Method == http.MethodPost {
 		e.recorder.record(r, x.body)
+	}
+	if e.cfg.TransformersServe {
+		if err := x.asTransformers(); err != nil {
+			x.answerError(err)
+			return
+		}
 	}
 	shape := e.shapeOf(x)
 	x.effects = e.faults.hit(r.URL.Path, route.kind, shape)

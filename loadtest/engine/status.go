@@ -62,6 +62,9 @@ func (e *Engine) models(x *exchange) error {
 
 // owner is the owner of its models as the connector's engine reports it.
 func (e *Engine) owner() string {
+	if e.cfg.TransformersServe {
+		return "tiny-models" // whoever has published the model
+	}
 	switch e.cfg.Connector {
 	case ConnectorSGLang:
 		return "sglang"
