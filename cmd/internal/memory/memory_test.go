@@ -120,10 +120,10 @@ func TestTarget_FollowsThePace(t *testing.T) {
 	t.Cleanup(func() { debug.SetGCPercent(100) })
 	const live = 100 << 20
 	now, allocated := time.Now(), uint64(0)
-	c := newTarget(now, heap{live, allocated})
+	c := newTarget(now, heap{live: live, allocated: allocated})
 	grow := func(bytes uint64, in time.Duration) (time.Time, heap) {
 		now, allocated = now.Add(in), allocated+bytes
-		return now, heap{live, allocated}
+		return now, heap{live: live, allocated: allocated}
 	}
 	for _, step := range []struct {
 		name        string
@@ -149,6 +149,46 @@ func TestTarget_FollowsThePace(t *testing.T) {
 	}
 	if got := percentFor(1<<20, 0); got < 300 {
 		t.Errorf("1 MB alive that does not grow: %d %%", got)
+	}
+}
+
+// What a burst left behind is given back when the heap has come to rest, once it is worth it.
+func TestTarget_GivesBackWhatABurstLeft(t *testing.T) {
+	const mb = 1 << 20
+	for _, c := range []struct {
+		name string
+		heap heap
+		pace float64 // bytes a second
+		want bool
+	}{
+		{"a thousand streams opened", heap{live: 25 * mb, unused: 40 * mb}, mb, true},
+		{"they open still", heap{live: 25 * mb, unused: 40 * mb}, 20 * mb, false},
+		{"little is left", heap{live: 5 * mb, unused: 15 * mb}, 0, false},
+		{"little beside what is alive", heap{live: 400 * mb, unused: 100 * mb}, 0, false},
+		{"a heap for which it takes long", heap{live: 900 * mb, unused: 600 * mb}, 0, false},
+	} {
+		if got := c.heap.isLeftBehind(c.pace); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}
+
+// Of a heap that was let go the unused part is known, until the system has it.
+func TestReadHeap_KnowsWhatIsUnused(t *testing.T) {
+	big := make([]byte, 64<<20)
+	for i := 0; i < len(big); i += 4096 {
+		big[i] = 1
+	}
+	debug.FreeOSMemory() // what other tests left
+	alive := readHeap()
+	runtime.KeepAlive(big)
+	big = nil
+	runtime.GC()
+	left := readHeap()
+	debug.FreeOSMemory()
+	returned := readHeap()
+	if left.unused < alive.unused+48<<20 || returned.unused > left.unused-32<<20 {
+		t.Errorf("unused: %d MB, then %d, then %d", alive.unused>>20, left.unused>>20, returned.unused>>20)
 	}
 }
 

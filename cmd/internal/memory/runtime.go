@@ -29,6 +29,14 @@ const slack = 4 << 20
 // behind when they opened would stay for minutes otherwise.
 const interval = 2 * time.Second
 
+// leftover is how much memory must be of no use, in bytes, to be given back at once when a heap that grew fast has
+// come to rest: what a thousand streams leave behind when they open. The runtime would take seconds for it.
+const leftover = 16 << 20
+
+// mostAtOnce is up to which size of a heap, in bytes, its memory is given back at once: that takes a few
+// milliseconds for 100 MB.
+const mostAtOnce = 1 << 30
+
 // Apply sets the soft memory limit by the cgroup's, and lets a small heap grow before it is collected.
 // Each of them is left to whoever set GOMEMLIMIT or GOGC. stop leaves the collector as it is then.
 func Apply(log *slog.Logger) (stop func()) { return apply(os.DirFS("/"), os.Getenv, log) }
@@ -101,17 +109,19 @@ func (t *target) afterCollection(now time.Time, h heap) (goesOn bool) {
 	return t.setLocked(h.live)
 }
 
-// watch looks four times in an interval, until it is stopped.
+// watch looks eight times in an interval, until it is stopped. What a burst leaves behind it gives back.
 func (t *target) watch() (stop func()) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		ticks := time.NewTicker(interval / 4)
+		ticks := time.NewTicker(interval / 8)
 		defer ticks.Stop()
 		for {
 			select {
 			case <-ticks.C:
-				t.look(time.Now(), readHeap())
+				if h := readHeap(); t.look(time.Now(), h) {
+					debug.FreeOSMemory()
+				}
 			case <-end:
 				return
 			}
@@ -126,14 +136,21 @@ func (t *target) watch() (stop func()) {
 	}
 }
 
-// look sets the target by the pace since the last look.
-func (t *target) look(now time.Time, h heap) {
+// look sets the target by the pace since the last look, and reports whether memory is to be given back now.
+func (t *target) look(now time.Time, h heap) (giveBack bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	next := reading{now, h.allocated}
 	t.pace = t.looked.paceTo(next)
 	t.looked = next
-	t.setLocked(h.live)
+	return t.setLocked(h.live) && h.isLeftBehind(t.pace)
+}
+
+// isLeftBehind reports whether much of the memory is of no use, and will not be soon to a heap that grows by pace
+// bytes per second.
+func (h heap) isLeftBehind(pace float64) bool {
+	soon := pace * interval.Seconds()
+	return h.unused > leftover && h.unused > h.live/2 && h.live+h.unused < mostAtOnce && soon < float64(h.unused)/4
 }
 
 func (t *target) setLocked(live uint64) (goesOn bool) {
@@ -171,15 +188,21 @@ func percentFor(live uint64, pace float64) int {
 type heap struct {
 	live      uint64 // bytes that the last collection left
 	allocated uint64 // bytes since the process began
+	unused    uint64 // bytes of memory that is not alive, and that the system has not got back
 }
 
 func readHeap() (h heap) {
-	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
+	samples := []metrics.Sample{
+		{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"},
+		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"},
+	}
 	metrics.Read(samples)
-	for i, into := range []*uint64{&h.live, &h.allocated} {
+	var objects, free uint64
+	for i, into := range []*uint64{&h.live, &h.allocated, &objects, &free} {
 		if samples[i].Value.Kind() == metrics.KindUint64 {
 			*into = samples[i].Value.Uint64()
 		}
 	}
+	h.unused = objects - min(objects, h.live) + free
 	return h
 }

@@ -52,12 +52,10 @@ func (c *conn) Read(p []byte) (int, error) {
 	t.p, t.n, t.fail = p, 0, 0
 	err := c.raw.Read(c.receives)
 	t.p = nil
-	switch {
-	case err != nil:
-		return 0, named(err, "read")
-	case t.fail != 0:
-		return 0, c.failed("read", t.fail)
-	case t.n == 0:
+	if err != nil || t.fail != 0 {
+		return 0, c.failure(err, t.fail, "read")
+	}
+	if t.n == 0 {
 		return 0, io.EOF
 	}
 	return t.n, nil
@@ -74,11 +72,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	t.p, t.n, t.fail = p, 0, 0
 	err := c.raw.Write(c.sends)
 	t.p = nil
-	switch {
-	case err != nil:
-		return t.n, named(err, "write")
-	case t.fail != 0:
-		return t.n, c.failed("write", t.fail)
+	if err != nil || t.fail != 0 {
+		return t.n, c.failure(err, t.fail, "write")
 	}
 	return t.n, nil
 }
@@ -120,16 +115,17 @@ func (t *transfer) send(fd uintptr) (done bool) {
 	return true
 }
 
-// named is an error of RawConn as package net has it of a Read or Write.
-func named(err error, op string) error {
+// failure is what a Read or Write failed with, as package net says it: an error of waiting, or of a system call. It is
+// apart from those, in whose frames a stream waits for hours.
+//
+//go:noinline
+func (c *conn) failure(waiting error, call syscall.Errno, op string) error {
+	if waiting == nil {
+		return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError(op, call)}
+	}
 	var failed *net.OpError
-	if errors.As(err, &failed) {
+	if errors.As(waiting, &failed) {
 		failed.Op = op // which is of this call alone
 	}
-	return err
-}
-
-// failed is a system call's error as package net has it.
-func (c *conn) failed(op string, err syscall.Errno) error {
-	return &net.OpError{Op: op, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError(op, err)}
+	return waiting
 }
