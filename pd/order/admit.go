@@ -189,7 +189,7 @@ func (s *Servers) LeastTTFT(t *Ticket) float64 {
 	least, step := math.Inf(1), s.fastestDecode().Step
 	goesOn := slices.ContainsFunc(s.Decode, func(d DecodeState) bool { return d.GoesOn && !d.Excluded })
 	for p := range s.Prefill {
-		state, behind := &s.Prefill[p], s.HandOff+t.leastTransfer[p]+step
+		state, behind := &s.Prefill[p], s.HandOff+t.onPrefill[p].leastTransfer+step
 		if t.FirstFromPrefill && goesOn && state.SaysFirst {
 			behind = 0
 		}

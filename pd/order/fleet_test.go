@@ -51,8 +51,8 @@ func TestOrder_TheDecodeServerThatARequestWaitedForIsGone(t *testing.T) {
 	if turn, ok := o.Next(s); ok {
 		t.Fatalf("it goes to a server with work ahead: %+v", turn)
 	}
-	if ticket.awaited != (Pair{0, 1}) {
-		t.Fatalf("it waits for %+v", ticket.awaited)
+	if ticket.awaited.Pair != (Pair{0, 1}) {
+		t.Fatalf("it waits for %+v", ticket.awaited.Pair)
 	}
 	s = fleetOf(1, 1)
 	s.Prefill[0].Ahead, s.Now = 2, time.Second

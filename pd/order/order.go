@@ -36,6 +36,8 @@ type Order struct {
 	free             []int       // scratch of Next: prefill servers about to be free
 	busy             []int       // scratch of Next: those that are not
 	awaitedWork      []float64   // scratch of Next: by prefill server, the prefills of the requests that go first and wait for it
+	beginsIn         []float64   // scratch of Next: by prefill server, that and the work ahead of it
+	soonest          float64     // scratch of Next: at most the least of beginsIn of the busy ones
 	moved            []*Ticket   // scratch of Next: the requests that have become late
 	least            float64     // scratch of Next: the rank of the best so far
 	mostKVRoom       int         // scratch of Next: the most that any decode server has

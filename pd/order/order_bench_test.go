@@ -51,6 +51,7 @@ func BenchmarkOrderNext1000x32x32(b *testing.B) {
 	// No request wants the free server.
 	for _, t := range o.All(nil) {
 		t.Prefill[7], t.Reference[7] = 1000, 1000
+		o.Update(t, s.Links)
 	}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -329,7 +329,7 @@ func slowNext(o *Order, s *Servers) (best *Ticket, cost float64, even bool) {
 				if c += hold[pair.Prefill]; c < busy {
 					busy, awaited = c, pair.Prefill
 				}
-				if pair == t.awaited {
+				if pair == t.awaited.Pair {
 					remembered = c
 				}
 			} else if c < free {

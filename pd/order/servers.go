@@ -141,36 +141,36 @@ func (s *Servers) decodeSideUnqueued(t *Ticket, d *DecodeState, first, token flo
 // ttftLeft is the time that is left for the first token.
 func (s *Servers) ttftLeft(t *Ticket) float64 { return t.TTFT - (s.Now - t.Arrived).Seconds() }
 
-// prefillSide is the time of a request on a prefill server until its transfer begins, and all
-// that this server adds to its cost: also what the prefill takes from requests that wait
-// for one, at price, and from those that decode there, and that it fits others better. Both are
-// infinite where it makes no pair.
-func (s *Servers) prefillSide(t *Ticket, p int, price float64) (first, half float64) {
-	if math.IsInf(t.Prefill[p], 1) { // times no stalls it would be no number, which is less than none
-		return t.Prefill[p], t.Prefill[p]
+// prefillSide is the time of a request on a prefill server, where it costs so much, until its
+// transfer begins, and all that this server adds to its cost: also what the prefill takes from
+// requests that wait for one, at price, and from those that decode there, and that it fits others
+// better. Both are infinite where it makes no pair.
+func (s *Servers) prefillSide(t *Ticket, p int, on *prefillCost, price float64) (first, half float64) {
+	if math.IsInf(on.prefill, 1) { // times no stalls it would be no number, which is less than none
+		return on.prefill, on.prefill
 	}
 	state := &s.Prefill[p]
-	first = at(t.PrefillReady, p) + s.HandOff + state.Ahead + t.Prefill[p]
+	first = on.ready + s.HandOff + state.Ahead + on.prefill
 	if t.awaitsRest(p, state) {
 		first += state.rest
 	}
-	return first, first + t.delayToOthers(p, price) + t.Prefill[p]*float64(state.Stalls) + at(t.HardwareMismatch, p)
+	return first, first + on.delayToOthers(price) + on.prefill*float64(state.Stalls) + on.mismatch
 }
 
 // pairCost is the cost of a request on a pair that it may have.
-func (s *Servers) pairCost(t *Ticket, pair Pair, price float64) float64 {
-	first, half := s.prefillSide(t, pair.Prefill, price)
+func (s *Servers) pairCost(t *Ticket, pair *pairCost, price float64) float64 {
+	first, half := s.prefillSide(t, pair.Prefill, &pair.onPrefill, price)
 	i := pair.Prefill*len(s.Decode) + pair.Decode
-	later := max(0, at(t.DecodeReady, pair.Decode)-at(t.PrefillReady, pair.Prefill))
-	move := s.Links.After(0, i, t.Missing[pair.Decode]) + later + s.linkWait(t, pair, first+later)
-	return half + move + s.decodeSide(t, &s.Decode[pair.Decode], first+move, s.tokenAt(t, pair, later))
+	later := max(0, pair.decodeReady-pair.onPrefill.ready)
+	move := s.Links.After(0, i, pair.missing) + later + s.linkWait(pair.Pair, pair.missing, first+later)
+	return half + move + s.decodeSide(t, &s.Decode[pair.Decode], first+move, s.tokenAt(t, pair.Pair, &pair.onPrefill, later))
 }
 
-// linkWait is how long what a decode server lacks, and prefill has in first seconds, waits for the
+// linkWait is how long the bytes that a decode server lacks, and prefill has in first seconds, wait for the
 // links of the two servers: what is under way now moves while it is computed. Where a request is sent
 // at once, and waits for its prefill there, what is under way now says little of then.
-func (s *Servers) linkWait(t *Ticket, pair Pair, first float64) float64 {
-	if !s.Gate || t.Missing[pair.Decode] == 0 {
+func (s *Servers) linkWait(pair Pair, bytes, first float64) float64 {
+	if !s.Gate || bytes == 0 {
 		return 0
 	}
 	return max(0, s.Prefill[pair.Prefill].Sending-first, s.Decode[pair.Decode].Receiving-first)
@@ -179,11 +179,11 @@ func (s *Servers) linkWait(t *Ticket, pair Pair, first float64) float64 {
 // tokenAt is when prefill's token is there, where it is the first one and decode is ready so much
 // later than prefill; else fromDecode. It adds up what Terms.TTFT does, so that rounding makes no
 // objective missed in the one and met in the other.
-func (s *Servers) tokenAt(t *Ticket, pair Pair, later float64) float64 {
+func (s *Servers) tokenAt(t *Ticket, pair Pair, on *prefillCost, later float64) float64 {
 	if !s.saysFirst(t, pair) {
 		return fromDecode
 	}
-	return at(t.PrefillReady, pair.Prefill) + later + s.Prefill[pair.Prefill].Ahead + t.Prefill[pair.Prefill]
+	return on.ready + later + s.Prefill[pair.Prefill].Ahead + on.prefill
 }
 
 // idleAhead is the seconds of work ahead with which a prefill server counts as free for a request
@@ -231,7 +231,8 @@ func (s *Servers) bestPair(t *Ticket, price, ahead, limit float64) (pair Pair, l
 	lowest, secondLowest := math.Inf(1), math.Inf(1)
 	for k := range s.Prefill {
 		p := wrap(k+s.Start.Prefill, len(s.Prefill))
-		_, half := s.prefillSide(t, p, price)
+		on := t.pricedOn(p, price)
+		_, half := s.prefillSide(t, p, &on, price)
 		switch {
 		case half >= secondLowest || s.Prefill[p].Excluded || s.Prefill[p].Ahead > ahead:
 		case half < lowest:
@@ -244,7 +245,8 @@ func (s *Servers) bestPair(t *Ticket, price, ahead, limit float64) (pair Pair, l
 	if cheapest < 0 || lowest+nearest >= limit {
 		return pair, least
 	}
-	if d, cost := s.bestFrom(t, cheapest, price, limit); cost < limit {
+	on := t.pricedOn(cheapest, price)
+	if d, cost := s.bestFrom(t, cheapest, &on, price, limit); cost < limit {
 		pair, least, limit = Pair{cheapest, d}, cost, cost
 	}
 	if secondLowest+nearest >= limit {
@@ -252,10 +254,11 @@ func (s *Servers) bestPair(t *Ticket, price, ahead, limit float64) (pair Pair, l
 	}
 	for k := range s.Prefill {
 		p := wrap(k+s.Start.Prefill, len(s.Prefill))
-		if _, half := s.prefillSide(t, p, price); p == cheapest || s.Prefill[p].Excluded || s.Prefill[p].Ahead > ahead || half+nearest >= limit {
+		on := t.pricedOn(p, price)
+		if _, half := s.prefillSide(t, p, &on, price); p == cheapest || s.Prefill[p].Excluded || s.Prefill[p].Ahead > ahead || half+nearest >= limit {
 			continue
 		}
-		if d, cost := s.bestFrom(t, p, price, limit); cost < limit {
+		if d, cost := s.bestFrom(t, p, &on, price, limit); cost < limit {
 			pair, least, limit = Pair{p, d}, cost, cost
 		}
 	}
@@ -284,22 +287,21 @@ func (s *Servers) leastDecodeSide(t *Ticket) float64 {
 	return least
 }
 
-// bestFrom is the decode server with which a prefill server costs least, and the cost:
-// infinite if there is none, or none below limit.
-func (s *Servers) bestFrom(t *Ticket, p int, price, limit float64) (int, float64) {
-	first, half := s.prefillSide(t, p, price)
-	ready := at(t.PrefillReady, p) // in first already; both are made ready at once
+// bestFrom is the decode server with which a prefill server, on which the request costs so much,
+// costs least, and the cost: infinite if there is none, or none below limit.
+func (s *Servers) bestFrom(t *Ticket, p int, on *prefillCost, price, limit float64) (int, float64) {
+	first, half := s.prefillSide(t, p, on, price) // on.ready is in first already; both are made ready at once
 	row := s.Links.row(p, len(s.Decode))
 	best, least := -1, math.Inf(1)
 	for k := range s.Decode {
 		d := wrap(k+s.Start.Decode, len(s.Decode))
 		state := &s.Decode[d]
-		later := max(0, at(t.DecodeReady, d)-ready)
-		move := row.after(0, d, t.Missing[d]) + later + s.linkWait(t, Pair{p, d}, first+later)
+		later := max(0, at(t.DecodeReady, d)-on.ready)
+		move := row.after(0, d, t.Missing[d]) + later + s.linkWait(Pair{p, d}, t.Missing[d], first+later)
 		if half+move+state.leastCost(t) >= limit || d == s.Prefill[p].Self || !s.fits(t, state) {
 			continue
 		}
-		if cost := half + move + s.decodeSide(t, state, first+move, s.tokenAt(t, Pair{p, d}, later)); cost < limit {
+		if cost := half + move + s.decodeSide(t, state, first+move, s.tokenAt(t, Pair{p, d}, on, later)); cost < limit {
 			best, least, limit = d, cost, cost
 		}
 	}

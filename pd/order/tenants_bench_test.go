@@ -15,7 +15,7 @@ func benchTenants(requests, tenants int) (*Order, *Servers) {
 	o = New(DefaultConfig())
 	for i := range requests {
 		t := *template[i%len(template)]
-		t.ID, t.Tenant, t.Latest, t.leastTransfer = int64(i), fmt.Sprint("tenant-", i%tenants), time.Hour, nil
+		t.ID, t.Tenant, t.Latest, t.onPrefill = int64(i), fmt.Sprint("tenant-", i%tenants), time.Hour, nil
 		o.Add(&t, s.Links)
 	}
 	return o, s
@@ -29,7 +29,7 @@ func BenchmarkOrderAdmit4096(b *testing.B) {
 			o, s := benchTenants(4096, tenants)
 			waiting := o.All(nil)
 			newcomer := *waiting[0]
-			newcomer.ID, newcomer.Tenant, newcomer.leastTransfer = -1, "newcomer", nil
+			newcomer.ID, newcomer.Tenant, newcomer.onPrefill = -1, "newcomer", nil
 			forecast := benchForecast()
 			b.ReportAllocs()
 			for b.Loop() {
@@ -65,7 +65,7 @@ func BenchmarkOrderDisplace4096(b *testing.B) {
 		t.Latest = 10 * 24 * time.Hour
 	}
 	newcomer := *o.All(nil)[0]
-	newcomer.ID, newcomer.Class, newcomer.leastTransfer = -1, -1, nil
+	newcomer.ID, newcomer.Class, newcomer.onPrefill = -1, -1, nil
 	newcomer.Prefill = slices.Repeat([]float64{1e9}, len(newcomer.Prefill))
 	newcomer.Aggregated = newcomer.Prefill
 	for b.Loop() {

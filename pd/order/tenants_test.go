@@ -65,7 +65,7 @@ func TestAdmit_ManyTenantsCostLittleMoreThanOne(t *testing.T) {
 	best := func(tenants int) time.Duration {
 		o, s := benchTenants(4096, tenants)
 		newcomer := *o.All(nil)[0]
-		newcomer.ID, newcomer.Tenant, newcomer.leastTransfer = -1, "newcomer", nil
+		newcomer.ID, newcomer.Tenant, newcomer.onPrefill = -1, "newcomer", nil
 		least := time.Hour
 		for range 20 {
 			began := time.Now()

@@ -47,11 +47,16 @@ func (s *Servers) Possible(t *Ticket, pair Pair) bool {
 	if pair.Prefill == Aggregated {
 		return !math.IsInf(t.Aggregated[pair.Decode], 1)
 	}
-	if s.Prefill[pair.Prefill].Excluded {
+	costs := pairCost{Pair: pair, onPrefill: t.costOn(pair.Prefill), missing: t.Missing[pair.Decode]}
+	return s.mayHave(t, &costs)
+}
+
+// mayHave is Possible of a pair with a prefill server, by what the request costs there.
+func (s *Servers) mayHave(t *Ticket, pair *pairCost) bool {
+	if s.Decode[pair.Decode].Excluded && !t.Begun || s.Prefill[pair.Prefill].Excluded {
 		return false
 	}
-	i := pair.Prefill*len(s.Decode) + pair.Decode
-	finite := t.Prefill[pair.Prefill] + t.Missing[pair.Decode] + s.Links.Latency[i]
+	finite := pair.onPrefill.prefill + pair.missing + s.Links.Latency[pair.Prefill*len(s.Decode)+pair.Decode]
 	return !math.IsInf(finite, 1) && s.Prefill[pair.Prefill].Self != pair.Decode
 }
 
@@ -60,8 +65,11 @@ func (s *Servers) HasRoom(t *Ticket, pair Pair) bool { return s.fits(t, &s.Decod
 
 // Servable reports whether any pair is possible.
 func (s *Servers) Servable(t *Ticket) bool {
-	for d := range s.Decode {
-		for p := Aggregated; p < len(s.Prefill); p++ {
+	for p := Aggregated; p < len(s.Prefill); p++ {
+		if p != Aggregated && math.IsInf(t.Prefill[p], 1) { // all but one of a request that has begun
+			continue
+		}
+		for d := range s.Decode {
 			if s.Possible(t, Pair{p, d}) {
 				return true
 			}
@@ -83,15 +91,15 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 		terms.DelayToOthers = t.delayToDecode(pair.Decode, d.Running)
 		terms.Misses = t.aggregatedMisses(pair.Decode, d.Running)
 	} else {
-		p, i := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode
+		p, i, on := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode, t.pricedOn(pair.Prefill, price)
 		terms.Ready = max(terms.Ready, at(t.PrefillReady, pair.Prefill))
 		terms.Ahead, terms.Prefill = p.Ahead, t.Prefill[pair.Prefill]
 		if t.awaitsRest(pair.Prefill, p) {
 			terms.Ahead += p.rest
 		}
-		terms.linkWait = s.linkWait(t, pair, terms.Ready+s.HandOff+terms.Ahead+terms.Prefill)
+		terms.linkWait = s.linkWait(pair, t.Missing[pair.Decode], terms.Ready+s.HandOff+terms.Ahead+terms.Prefill)
 		terms.Transfer = s.Links.After(s.HandOff, i, t.Missing[pair.Decode]) + terms.linkWait
-		terms.DelayToOthers = t.delayToOthers(pair.Prefill, price) + terms.Prefill*float64(p.Stalls)
+		terms.DelayToOthers = on.delayToOthers(price) + terms.Prefill*float64(p.Stalls)
 		terms.HardwareMismatch = at(t.HardwareMismatch, pair.Prefill)
 		terms.FirstFromPrefill = s.saysFirst(t, pair)
 		terms.KVRoom += d.promptWait(terms.Ready + terms.Ahead + terms.Prefill + terms.Transfer)

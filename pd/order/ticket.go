@@ -16,22 +16,53 @@ type Pair struct {
 // Ticket is a request that is to be bound: sizes, and what it would cost on each
 // server; no text. The slices are indexed by server; infinite is a server that the
 // request must not have.
+//
+// Each look reads all tickets, a thousand of which do not fit in a core's cache. So what it reads of
+// every one comes first, and the slices last.
 type Ticket struct {
 	ID      int64
 	Arrived time.Duration // since any fixed origin
 	Class   int           // 0 is served first
-	Tenant  string        // within a class tenants take turns
+	Tokens  int           // KV that decode must have room for when it begins: the prompt
 
-	Tokens    int     // KV that decode must have room for when it begins: the prompt
 	Output    float64 // tokens that the answer is expected to have
 	TTFT, ITL float64 // objectives in seconds, 0 is none; TTFT is from Arrived
 	Weights   Weights
+
 	// FirstFromPrefill lets prefill say the first token where the servers of a pair can:
 	// PrefillState.SaysFirst, DecodeState.GoesOn.
 	FirstFromPrefill bool
+	// PairsFirst lets a decode server compute the prompt only where no pair can: it counts
+	// as one more objective missed.
+	PairsFirst bool
+	// Follows: a beginning of its prompt that no prefill server has is being computed for another request.
+	Follows bool
+	// Begun: a piece of its prompt is prefilled, so that it has its pair (KeepTo), and its KV room.
+	Begun bool
+
+	late        bool // in Order: it misses its TTFT wherever it goes, and is served last
+	followed    bool // in Order: it followed another request at some look
+	isDeclining bool // in Order: it left a free prefill server and waited for a busy one at the last look
+	leaves      bool // in Order: its pair is free, and another that it awaits would cost it less
+
+	rank                float64       // in Order: lower goes first
+	declined            float64       // in Order: seconds for which it left a free prefill server and waited for a busy one
+	leastPrefill        float64       // of Prefill, or of Aggregated where it has no prefill server
+	leastWork           float64       // of it, what it takes from a server that has others to compute with it
+	leastReference      float64       // of Reference, the least where it may go
+	leastBatch          float64       // and of what that takes from a server on which others wait
+	leastTTFT           float64       // seconds to its first token if all servers were free
+	leastAggregatedCost float64       // the least that it can cost without a prefill server
+	leastAggregated     float64       // of Aggregated, the least
+	leastStreamDelay    float64       // the least that it costs a stream of a decode server, in seconds
+	awaited             pairCost      // the pair, not free, that it was seen to wait for
+	onPrefill           []prefillCost // by prefill server
+	only                int           // the only prefill server that it may have; -1: it may have several, or none
+
 	// Latest is the moment by which its prefill must begin, else it is not worth it; 0 is
 	// none. See Order.Admit.
 	Latest time.Duration
+	Tenant string // within a class tenants take turns
 
 	Prefill   []float64 // seconds of its prefill on each prefill server
 	Reference []float64 // the same at the speed of an average server
@@ -47,18 +78,10 @@ type Ticket struct {
 	// StreamShare is which part of that prefill each stream of a decode server is taken to lose,
 	// 0..1. A shorter slice says that the rest lose all of it: their streams stand still.
 	StreamShare []float64
-	// PairsFirst lets a decode server compute the prompt only where no pair can: it counts
-	// as one more objective missed.
-	PairsFirst bool
 
-	// Follows: a beginning of its prompt that no prefill server has is being computed for another request.
-	Follows bool
 	// FollowsOn is, by prefill server, whether a beginning of its prompt is being computed there: what is
 	// left of that other prompt goes first, if it is computed in pieces. A shorter slice: no more are.
 	FollowsOn []bool
-
-	// Begun: a piece of its prompt is prefilled, so that it has its pair (KeepTo), and its KV room.
-	Begun bool
 
 	// HardwareMismatch is what each prefill server costs more, in seconds, since it is of
 	// hardware that the plan gives to requests of other lengths. A shorter slice says that the
@@ -69,34 +92,36 @@ type Ticket struct {
 	// at all: an adapter is to be loaded there, or its sleep to be ended. Shorter slices
 	// say that the rest are ready.
 	PrefillReady, DecodeReady []float64
+}
 
-	leastPrefill        float64   // of Prefill, or of Aggregated where it has no prefill server
-	leastWork           float64   // of it, what it takes from a server that has others to compute with it
-	leastTTFT           float64   // seconds to its first token if all servers were free
-	rank                float64   // in Order: lower goes first
-	late                bool      // in Order: it misses its TTFT wherever it goes, and is served last
-	leastAggregatedCost float64   // the least that it can cost without a prefill server
-	leastAggregated     float64   // of Aggregated, the least
-	leastStreamDelay    float64   // the least that it costs a stream of a decode server, in seconds
-	awaited             Pair      // in Order: the pair, not free, that it was seen to wait for
-	followed            bool      // in Order: it followed another request at some look
-	declined            float64   // in Order: seconds for which it left a free prefill server and waited for a busy one
-	isDeclining         bool      // in Order: it did so at the last look
-	leaves              bool      // in Order: its pair is free, and another that it awaits would cost it less
-	leastTransfer       []float64 // seconds, by prefill server: the fastest transfer to any decode server
+// prefillCost is what follows from a request's costs alone on one prefill server, in seconds.
+type prefillCost struct {
+	ready, prefill   float64
+	reference, batch float64 // its prefill at the speed of an average server, and what that takes from one on which others wait
+	mismatch         float64
+	leastTransfer    float64 // the fastest transfer to any decode server
+}
+
+// pairCost is what of a request's costs counts on one pair.
+type pairCost struct {
+	Pair
+	onPrefill   prefillCost
+	work        float64 // seconds of its prefill, as they count for those behind it
+	missing     float64 // bytes
+	decodeReady float64 // seconds
 }
 
 // Resize makes the slices as long as the fleet, whatever is in them. New ones lie in one piece of
 // memory: a look at a thousand tickets takes as long as reading what it looks at.
 func (t *Ticket) Resize(prefills, decodes int) {
 	if cap(t.Prefill) < prefills || cap(t.Missing) < decodes {
-		memory := make([]float64, 3*prefills+3*decodes)
+		memory := make([]float64, 2*prefills+3*decodes)
 		take := func(n int) []float64 {
 			taken := memory[:n:n]
 			memory = memory[n:]
 			return taken
 		}
-		t.Prefill, t.Reference, t.leastTransfer = take(prefills), take(prefills), take(prefills)[:0]
+		t.Prefill, t.Reference = take(prefills), take(prefills)
 		t.Missing, t.Aggregated, t.Stall = take(decodes), take(decodes), take(decodes)
 	}
 	t.Prefill, t.Reference, t.FollowsOn = sized(t.Prefill, prefills), sized(t.Reference, prefills), sized(t.FollowsOn, prefills)
@@ -146,24 +171,41 @@ func (t *Ticket) exceeds(kvRoom int) bool { return !t.Begun && t.Tokens > kvRoom
 
 // derive writes what follows from the costs alone.
 func (t *Ticket) derive(links *LinkTable) {
-	if t.awaited.Prefill >= len(t.Prefill) || t.awaited.Decode >= len(t.Missing) || len(t.leastTransfer) != len(t.Prefill) {
-		t.awaited = Pair{Aggregated, Aggregated} // else what it waited for is as good a guess as any
-	}
+	isOfOthers := t.awaited.Prefill >= len(t.Prefill) || t.awaited.Decode >= len(t.Missing) || len(t.onPrefill) != len(t.Prefill)
 	t.followed = t.followed || t.Follows
-	t.leastTransfer = sized(t.leastTransfer, len(t.Prefill))
+	t.onPrefill = sized(t.onPrefill, len(t.Prefill))
 	t.leastPrefill, t.leastTTFT = math.Inf(1), math.Inf(1)
+	several := false
+	t.only, t.leastReference, t.leastBatch = -1, 0, 0
 	for p, seconds := range t.Prefill {
+		on := t.costOn(p)
 		if alike := links.first(p); alike < p {
-			t.leastTransfer[p] = t.leastTransfer[alike]
+			on.leastTransfer = t.onPrefill[alike].leastTransfer
 		} else {
-			t.leastTransfer[p] = t.leastTransferFrom(links, p)
+			on.leastTransfer = t.leastTransferFrom(links, p)
+		}
+		on.batch = t.Batched(on.reference)
+		t.onPrefill[p] = on
+		if !math.IsInf(seconds, 1) {
+			if several = several || t.only >= 0; t.only < 0 {
+				t.leastReference, t.leastBatch = on.reference, on.batch
+			}
+			t.only, t.leastReference, t.leastBatch = p, min(t.leastReference, on.reference), min(t.leastBatch, on.batch)
 		}
 		t.leastPrefill = min(t.leastPrefill, seconds)
 		first := seconds
 		if !t.FirstFromPrefill {
-			first += t.leastTransfer[p]
+			first += on.leastTransfer
 		}
 		t.leastTTFT = min(t.leastTTFT, first)
+	}
+	if several {
+		t.only = -1
+	}
+	if isOfOthers {
+		t.awaited.Pair = Pair{Aggregated, Aggregated}
+	} else { // what it waited for is as good a guess as any
+		t.awaited = t.costOfPair(t.awaited.Pair)
 	}
 	t.leastAggregatedCost, t.leastAggregated, t.leastStreamDelay = math.Inf(1), math.Inf(1), math.Inf(1)
 	for d, seconds := range t.Aggregated {
@@ -175,6 +217,31 @@ func (t *Ticket) derive(links *LinkTable) {
 	}
 	t.leastWork = t.Batched(t.leastPrefill)
 	t.leastTTFT = min(t.leastTTFT, t.leastAggregated)
+}
+
+// costOn is what its costs are on a prefill server, but for batch and leastTransfer.
+func (t *Ticket) costOn(p int) prefillCost {
+	return prefillCost{ready: at(t.PrefillReady, p), prefill: t.Prefill[p], reference: at(t.Reference, p), mismatch: at(t.HardwareMismatch, p)}
+}
+
+// pricedOn is costOn with what a price needs.
+func (t *Ticket) pricedOn(p int, price float64) prefillCost {
+	on := t.costOn(p)
+	if price != 1 {
+		on.batch = t.Batched(on.reference)
+	}
+	return on
+}
+
+// costOfPair is what of its costs counts on a pair, nothing where decode computes the prompt.
+func (t *Ticket) costOfPair(pair Pair) pairCost {
+	if pair.Prefill == Aggregated {
+		return pairCost{Pair: pair}
+	}
+	return pairCost{
+		Pair: pair, onPrefill: t.onPrefill[pair.Prefill], work: t.Batched(t.Prefill[pair.Prefill]),
+		missing: t.Missing[pair.Decode], decodeReady: at(t.DecodeReady, pair.Decode),
+	}
 }
 
 // streamDelay is what its prefill on a decode server costs each stream there, in seconds.
@@ -203,12 +270,11 @@ func (t *Ticket) Batched(seconds float64) float64 {
 
 // delayToOthers is what its prefill on a server costs others at a price (Weights.Price): one who is
 // yet to come the whole, and those who wait what it takes of a step that is done in any case.
-func (t *Ticket) delayToOthers(p int, price float64) float64 {
-	whole := t.Reference[p]
+func (on *prefillCost) delayToOthers(price float64) float64 {
 	if price == 1 {
-		return whole
+		return on.reference
 	}
-	return whole + (price-1)*t.Batched(whole)
+	return on.reference + (price-1)*on.batch
 }
 
 // leastTransferFrom is the seconds of its fastest transfer from a prefill server.
@@ -217,7 +283,7 @@ func (t *Ticket) leastTransferFrom(links *LinkTable, p int) float64 {
 }
 
 // rankOn is its rank where it goes to a prefill server.
-func (t *Ticket) rankOn(p int) float64 { return t.rank + (t.Prefill[p] - t.leastPrefill) }
+func (t *Ticket) rankOn(p int) float64 { return t.rank + (t.onPrefill[p].prefill - t.leastPrefill) }
 
 // isLate says whether a request that is to be served last when late cannot meet its
 // objective any more, whatever goes before it.

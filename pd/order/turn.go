@@ -136,6 +136,11 @@ func (o *Order) prepare(s *Servers) {
 			o.busy = append(o.busy, p)
 		}
 	}
+	o.beginsIn = sized(o.beginsIn, len(s.Prefill))
+	for p := range s.Prefill {
+		o.beginsIn[p] = s.Prefill[p].Ahead
+	}
+	o.soonest = o.soonestBegin()
 	o.mostKVRoom = s.mostKVRoom()
 	o.fastestDecode = s.fastestDecode()
 }
@@ -146,11 +151,20 @@ func (o *Order) addRest(s *Servers) {
 		s.Prefill[p].rest, s.Prefill[p].restClass = s.Prefill[p].Rest, 0
 	}
 	for _, t := range o.begun {
-		for p, seconds := range t.Prefill {
-			if state := &s.Prefill[p]; !math.IsInf(seconds, 1) {
-				state.rest, state.restClass = state.rest+seconds, max(state.restClass, t.Class)
-			}
+		if t.only >= 0 {
+			s.Prefill[t.only].addRest(t, t.only)
+			continue
 		}
+		for p := range t.onPrefill {
+			s.Prefill[p].addRest(t, p)
+		}
+	}
+}
+
+// addRest adds what is left of a prompt that has begun, if it may be computed there.
+func (p *PrefillState) addRest(t *Ticket, number int) {
+	if seconds := t.onPrefill[number].prefill; !math.IsInf(seconds, 1) {
+		p.rest, p.restClass = p.rest+seconds, max(p.restClass, t.Class)
 	}
 }
 
@@ -314,14 +328,14 @@ func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
 	awaited := o.awaitedCost(t, s)
 	t.leaves = false
 	if o.prefersAwaited(t, s, awaited) {
-		o.recordAwaited(t)
+		o.recordAwaited(t, s)
 		return Pair{}, false
 	}
 	pair, cost := o.bestFree(t, s)
 	switch {
 	case math.IsInf(cost, 1):
 		if !math.IsInf(awaited, 1) {
-			o.recordAwaited(t)
+			o.recordAwaited(t, s)
 		}
 		return Pair{}, false
 	case !(awaited < cost) && !o.isBusyPairBetter(t, s, cost):
@@ -334,7 +348,7 @@ func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
 		t.leaves = true
 		return pair, true
 	}
-	o.recordAwaited(t)
+	o.recordAwaited(t, s)
 	return Pair{}, false
 }
 
@@ -355,7 +369,7 @@ const followShare = 0.9
 // server for no longer than four times that all the same.
 func (o *Order) patience(t *Ticket, s *Servers) float64 {
 	if t.followed {
-		return max(t.declined/4, followShare*(o.awaitedWork[t.awaited.Prefill]+s.firstStep(t, t.awaited)))
+		return max(t.declined/4, followShare*(o.awaitedWork[t.awaited.Prefill]+s.firstStep(t, t.awaited.Pair)))
 	}
 	return max(t.declined, o.declinedFor[t.awaited.Prefill])
 }
@@ -363,16 +377,18 @@ func (o *Order) patience(t *Ticket, s *Servers) float64 {
 // delayToWaiting is what a request's prefill on a server costs those who wait, without the one
 // who is yet to come: where many wait, a server that is free now is not spare.
 func (o *Order) delayToWaiting(t *Ticket, p int) float64 {
-	waiting := o.waitingPerServer - float64(len(o.free)-1)/float64(len(t.Prefill))
-	return (t.Weights.Price(max(0, waiting)) - t.Weights.Price(0)) * t.Reference[p]
+	waiting := o.waitingPerServer - float64(len(o.free)-1)/float64(len(t.onPrefill))
+	return (t.Weights.Price(max(0, waiting)) - t.Weights.Price(0)) * t.onPrefill[p].reference
 }
 
 // recordAwaited notes that a request waits for the busy pair that it awaits: its prefill goes there
 // before those of all behind it. And that it leaves a free server that it could have.
-func (o *Order) recordAwaited(t *Ticket) {
-	o.awaitedWork[t.awaited.Prefill] += t.Batched(t.Prefill[t.awaited.Prefill])
-	if slices.ContainsFunc(o.free, func(p int) bool { return !math.IsInf(t.Prefill[p], 1) }) {
-		t.isDeclining, o.isDeclinedFor[t.awaited.Prefill] = true, true
+func (o *Order) recordAwaited(t *Ticket, s *Servers) {
+	p := t.awaited.Prefill
+	o.awaitedWork[p] += t.awaited.work
+	o.beginsIn[p] = o.awaitedWork[p] + s.Prefill[p].Ahead
+	if slices.ContainsFunc(o.free, func(p int) bool { return !math.IsInf(t.onPrefill[p].prefill, 1) }) {
+		t.isDeclining, o.isDeclinedFor[p] = true, true
 	}
 }
 
@@ -386,8 +402,8 @@ func (o *Order) mayStopDeclining(t *Ticket, s *Servers) bool {
 		if t.awaitsRest(p, &s.Prefill[p]) {
 			continue
 		}
-		ready, _ := s.prefillSide(t, p, 0)
-		first := ready + t.leastTransfer[p] + step
+		ready, _ := s.prefillSide(t, p, &t.onPrefill[p], 0)
+		first := ready + t.onPrefill[p].leastTransfer + step
 		if first <= limit && (alone || !t.followed && first-rounding <= t.declined || first-rounding+o.delayToWaiting(t, p) <= limit) {
 			return true
 		}
@@ -406,7 +422,7 @@ func (o *Order) prefersAwaited(t *Ticket, s *Servers, cost float64) bool {
 		if t.awaitsRest(p, &s.Prefill[p]) {
 			continue
 		}
-		if _, half := s.prefillSide(t, p, price); half+t.leastTransfer[p]+decoding <= cost {
+		if _, half := s.prefillSide(t, p, &t.onPrefill[p], price); half+t.onPrefill[p].leastTransfer+decoding <= cost {
 			return false
 		}
 	}
@@ -417,10 +433,10 @@ func (o *Order) prefersAwaited(t *Ticket, s *Servers, cost float64) bool {
 // first there: infinite where it may not wait for that any more.
 func (o *Order) awaitedCost(t *Ticket, s *Servers) float64 {
 	p, d := t.awaited.Prefill, t.awaited.Decode
-	if p == Aggregated || o.isFreeTo(t, p, s) || !s.fits(t, &s.Decode[d]) || !s.Possible(t, t.awaited) {
+	if p == Aggregated || o.isFreeTo(t, p, s) || !s.fits(t, &s.Decode[d]) || !s.mayHave(t, &t.awaited) {
 		return math.Inf(1)
 	}
-	return o.awaitedWork[p] + s.pairCost(t, t.awaited, o.price(t))
+	return o.awaitedWork[p] + s.pairCost(t, &t.awaited, o.price(t))
 }
 
 // bestFree is the best of the pairs that a request could have now, and its cost:
@@ -444,10 +460,10 @@ func (o *Order) bestFreePair(t *Ticket, s *Servers) (pair Pair, least float64) {
 		if t.awaitsRest(p, &s.Prefill[p]) {
 			continue
 		}
-		if _, half := s.prefillSide(t, p, price); half+t.leastTransfer[p]+decoding >= least {
+		if _, half := s.prefillSide(t, p, &t.onPrefill[p], price); half+t.onPrefill[p].leastTransfer+decoding >= least {
 			continue
 		}
-		if d, cost := s.bestFrom(t, p, price, least); cost < least {
+		if d, cost := s.bestFrom(t, p, &t.onPrefill[p], price, least); cost < least {
 			pair, least = Pair{p, d}, cost
 		}
 	}
@@ -461,21 +477,47 @@ const rounding = 1e-6
 // first there. The request awaits it then.
 func (o *Order) isBusyPairBetter(t *Ticket, s *Servers, limit float64) (found bool) {
 	price, decoding := o.price(t), o.fastestDecode.leastCost(t)
-	least := s.HandOff + t.leastPrefill + decoding - rounding // of any server, behind the work ahead of it
+	least := o.leastBehind(t, s, price, decoding)
+	if o.soonest+least >= limit {
+		return false
+	}
+	o.soonest = o.soonestBegin()
+	best := Pair{}
 	for _, p := range o.busy {
-		hold := o.awaitedWork[p]
-		if hold+s.Prefill[p].Ahead+least >= limit {
+		if o.beginsIn[p]+least >= limit {
 			continue // it need not be priced
 		}
 		if o.isFreeTo(t, p, s) {
 			continue
 		}
-		if _, half := s.prefillSide(t, p, price); hold+half+t.leastTransfer[p]+decoding >= limit {
+		hold := o.awaitedWork[p]
+		if _, half := s.prefillSide(t, p, &t.onPrefill[p], price); hold+half+t.onPrefill[p].leastTransfer+decoding >= limit {
 			continue
 		}
-		if d, cost := s.bestFrom(t, p, price, limit-hold); hold+cost < limit {
-			t.awaited, limit, found = Pair{p, d}, hold+cost, true
+		if d, cost := s.bestFrom(t, p, &t.onPrefill[p], price, limit-hold); hold+cost < limit {
+			best, limit, found = Pair{p, d}, hold+cost, true
 		}
 	}
+	if found {
+		t.awaited = t.costOfPair(best)
+	}
 	return found
+}
+
+// leastBehind is less than any pair costs a request at a price behind the work ahead of its prefill
+// server.
+func (o *Order) leastBehind(t *Ticket, s *Servers, price, decoding float64) float64 {
+	return s.HandOff + t.leastPrefill + t.leastReference + (price-1)*t.leastBatch + decoding - rounding
+}
+
+// soonestBegin is in how many seconds the first of the servers that are not free could begin a prompt
+// behind those that wait for it.
+func (o *Order) soonestBegin() float64 {
+	soonest := math.Inf(1)
+	for _, p := range o.busy {
+		if seconds := o.beginsIn[p]; seconds < soonest { // min takes twice as long
+			soonest = seconds
+		}
+	}
+	return soonest
 }
