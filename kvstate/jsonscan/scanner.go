@@ -92,6 +92,10 @@ func (s *scanner) object(depth int) error {
 }
 
 func (s *scanner) array(depth int) error {
+	if end := numbersEnd(s.raw, s.at); end > 0 && depth < MaxDepth {
+		s.at = end
+		return nil
+	}
 	more, err := s.open('[', ']', "")
 	for more && err == nil {
 		if err = s.value(depth + 1); err == nil {
@@ -321,4 +325,56 @@ func (s *scanner) literal(word string) error {
 	}
 	s.at += len(word)
 	return nil
+}
+
+// numbersEnd is where an array ends that begins at raw[at] and has nothing but whole numbers and the commas
+// between them, 0 where it may be another value. Lists of ids are long, so eight bytes are tested at a time.
+func numbersEnd(raw []byte, at int) (end int) {
+	if at+1 >= len(raw) || raw[at] != '[' {
+		return 0
+	}
+	if raw[at+1] == ']' {
+		return at + 2
+	}
+	behind := uint64(highBits >> 56) // of the first byte: a number begins there, as behind a comma
+	for at++; at+8 <= len(raw); at += 8 {
+		w := binary.LittleEndian.Uint64(raw[at:])
+		commas := ^((w ^ everyByte*',') + everyByte*0x7f | w) & highBits
+		digits := ^((w ^ everyByte*'0') + everyByte*(0x80-10) | w) & highBits
+		if commas|digits != highBits {
+			break
+		}
+		begins := commas<<8 | behind
+		zeros := ^((w ^ everyByte*'0') + everyByte*0x7f) & begins
+		if commas&begins != 0 || zeros != 0 && longZero(raw[at:], zeros) {
+			return 0
+		}
+		behind = commas >> 56
+	}
+	begin := behind != 0
+	for ; at < len(raw); at++ {
+		switch c := raw[at]; {
+		case c == ']' && !begin:
+			return at + 1
+		case c == ',' && !begin:
+			begin = true
+		case c >= '0' && c <= '9' && !(begin && longZero(raw[at:at+min(2, len(raw)-at)], highBits>>56)):
+			begin = false
+		default:
+			return 0
+		}
+	}
+	return 0
+}
+
+// longZero reports whether a digit stands behind one of the zeros with which numbers begin: those whose
+// highest bit is set, of the first eight bytes.
+func longZero(raw []byte, zeros uint64) bool {
+	for ; zeros != 0; zeros &= zeros - 1 {
+		next := bits.TrailingZeros64(zeros)/8 + 1
+		if next < len(raw) && raw[next] >= '0' && raw[next] <= '9' && raw[next-1] == '0' {
+			return true
+		}
+	}
+	return false
 }

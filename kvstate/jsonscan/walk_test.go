@@ -244,3 +244,37 @@ func BenchmarkCheck512KB(b *testing.B) {
 		}
 	}
 }
+
+// A list of whole numbers is accepted where encoding/json does, of every length, whatever stands in it and
+// wherever.
+func TestCheck_SeesWhatMattersInAListOfNumbersAtEveryPlace(t *testing.T) {
+	check := func(text string) {
+		t.Helper()
+		if err, want := Check([]byte(text)), json.Valid([]byte(text)); (err == nil) != want {
+			t.Fatalf("%q: %v", text, err)
+		}
+	}
+	for _, text := range []string{"[]", "[", "[1", " [1,2] ", "[1, 2]", `["]"]`, "[[1],[2]]", `[1,{"a":[2]}]`, "[1e5,-2.5]", "[1]]", "[,]", "[01]", "[0]", "[00]"} {
+		check(text)
+		check(text + "x")
+	}
+	for n := range 30 {
+		list := "[" + strings.Repeat("1234,", n) + strings.Repeat("0,", n) + strings.Repeat("10", n) + "5]"
+		check(list)
+		check(list[:len(list)-1])
+		for at := range len(list) {
+			for _, c := range []byte{',', '0', '5', '-', '.', '/', ':', ' ', ']', '[', '"', '+', 0, 0x80, 0xac, 0xb0, 0xff} {
+				changed := []byte(list)
+				changed[at] = c
+				check(string(changed))
+			}
+		}
+	}
+	if list := "[" + strings.Repeat("1234,0,", 20) + "10]"; numbersEnd([]byte(list), 0) != len(list) {
+		t.Error("a usual list is read number by number")
+	}
+	deep := strings.Repeat("[", MaxDepth)
+	if Check([]byte(deep+strings.Repeat("]", MaxDepth))) != nil || Check([]byte(deep+"1"+strings.Repeat("]", MaxDepth))) == nil {
+		t.Error("numbers are not counted as a level of their own")
+	}
+}

@@ -134,6 +134,9 @@ func FuzzInspect_OnePass(f *testing.F) {
 	for _, data := range slices.Concat(uncommonEvents, notOrdinary) {
 		f.Add([]byte(data))
 	}
+	for _, list := range []string{"[1,,2]", "[01]", "[-]", "[1,2", "[1]]", `[1,"]"]`, "[ 1 , 2 ]", "[[1],[2]]"} {
+		f.Add([]byte(`{"choices":[{"index":0,"delta":{"content":"a"}}],"prompt_token_ids":` + list + `}`))
+	}
 	f.Fuzz(func(t *testing.T, data []byte) { checkMeaning(t, data) })
 }
 
