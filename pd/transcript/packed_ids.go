@@ -1,22 +1,76 @@
 package transcript
 
 import (
+	"bytes"
 	"encoding/binary"
+	"hash/maphash"
+	"math/bits"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
-	"unique"
+	"weak"
 )
 
 // packedIDs are token ids as varints: half the memory of their digits, for as long as a stream is open.
-// Streams whose prompts begin alike, as those of a conversation and those about a document do, share it.
+// Streams whose prompts begin alike, as those of a conversation and those about a document do, share it, and
+// digits of which another open stream has the ids are not read again.
 type packedIDs struct {
-	shared []unique.Handle[string] // of sharedIDs each, from the beginning
+	shared []*idRun // from the beginning
 	rest   []byte
 }
 
-// sharedIDs is how many ids are shared as one: what a stream of a short prompt has for itself is not more.
-const sharedIDs = 1024
+// sharedText is how much text of a list, in bytes, is shared as one run: some 1,000 ids. What a stream of a
+// short prompt has for itself is not more.
+const sharedText = 6 << 10
+
+// idRun is a part of a list of ids.
+type idRun struct{ packed []byte }
+
+// runName stands for the text of a run. Two hashes by seeds that nobody knows are equal for equal texts alone,
+// for all that can be expected of 128 bits.
+type runName [2]uint64
+
+var runSeeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+
+func nameOf(text []byte) runName {
+	return runName{maphash.Bytes(runSeeds[0], text), maphash.Bytes(runSeeds[1], text)}
+}
+
+// openRuns are the runs of ids that streams have.
+var openRuns = runTable{runs: make(map[runName]weak.Pointer[idRun])}
+
+type runTable struct {
+	mu   sync.Mutex // guards runs
+	runs map[runName]weak.Pointer[idRun]
+}
+
+func (t *runTable) find(name runName) *idRun {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.runs[name].Value()
+}
+
+// add shares a run, and returns the one that another stream has shared meanwhile, if one has.
+func (t *runTable) add(name runName, r *idRun) *idRun {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if there := t.runs[name].Value(); there != nil {
+		return there
+	}
+	t.runs[name] = weak.Make(r)
+	runtime.AddCleanup(r, t.remove, name)
+	return r
+}
+
+// remove forgets a run that no stream has any more, unless another one has taken its place.
+func (t *runTable) remove(name runName) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.runs[name].Value() == nil {
+		delete(t.runs, name)
+	}
+}
 
 // packing are buffers for ids whose length as varints is not known yet.
 var packing = sync.Pool{New: func() any { return new([]byte) }}
@@ -25,31 +79,97 @@ var packing = sync.Pool{New: func() any { return new([]byte) }}
 func packIDs(text []byte) (p packedIDs, ok bool) {
 	scratch := packing.Get().(*[]byte)
 	defer packing.Put(scratch)
-	packed := (*scratch)[:0]
-	for at, n := 0, 1; at < len(text); n++ {
+	for len(text) > sharedText {
+		comma := bytes.IndexByte(text[sharedText:], ',')
+		if comma < 0 {
+			break
+		}
+		part := text[:sharedText+comma]
+		name := nameOf(part)
+		r := openRuns.find(name)
+		if r == nil {
+			if *scratch, ok = appendPacked((*scratch)[:0], part); !ok {
+				return packedIDs{}, false
+			}
+			r = openRuns.add(name, &idRun{slices.Clone(*scratch)})
+		}
+		if p.shared == nil {
+			p.shared = make([]*idRun, 0, len(text)/sharedText)
+		}
+		p.shared, text = append(p.shared, r), text[len(part)+1:]
+	}
+	if *scratch, ok = appendPacked((*scratch)[:0], text); !ok {
+		return packedIDs{}, false
+	}
+	p.rest = slices.Clone(*scratch)
+	return p, true
+}
+
+// appendPacked appends ids of the form "1, 2,3" as varints; false where they are not of that form.
+func appendPacked(packed, text []byte) (_ []byte, ok bool) {
+	packed = slices.Grow(packed, len(text)+8) // digits take more than what they are packed as
+	for at := 0; ; at++ {
+		packed, at = appendUsual(packed, text, at)
+		at = skipSpace(text, at)
 		id, digits := uint64(0), 0
 		for ; at < len(text) && text[at] >= '0' && text[at] <= '9'; at++ {
 			id, digits = 10*id+uint64(text[at]-'0'), digits+1
 		}
 		if digits == 0 || digits > 18 {
-			return packedIDs{}, false
+			return packed, false
 		}
 		packed = binary.AppendUvarint(packed, id)
-		comma := false
-		for ; at < len(text) && (text[at] == ',' && !comma || text[at] == ' ' || text[at] == '\n' || text[at] == '\t' || text[at] == '\r'); at++ {
-			comma = comma || text[at] == ','
+		at = skipSpace(text, at)
+		if at == len(text) {
+			return packed, true
 		}
-		if at < len(text) != comma {
-			return packedIDs{}, false
-		}
-		if n%sharedIDs == 0 {
-			p.shared = append(p.shared, unique.Make(string(packed)))
-			packed = packed[:0]
+		if text[at] != ',' {
+			return packed, false
 		}
 	}
-	*scratch = packed
-	p.rest = slices.Clone(packed)
-	return p, true
+}
+
+func skipSpace(text []byte, at int) int {
+	for at < len(text) && (text[at] == ' ' || text[at] == '\n' || text[at] == '\t' || text[at] == '\r') {
+		at++
+	}
+	return at
+}
+
+// appendUsual appends ids of up to seven digits that commas alone part, from text[at] on, and returns where it
+// stops: before one that is something else, or near the end. It looks at eight bytes at once: how many of
+// them are digits cannot be foretold, and a loop over them would take a wrong branch for each id. packed has
+// room for as many bytes as there are in text, and eight.
+func appendUsual(packed, text []byte, from int) (_ []byte, at int) {
+	const (
+		everyByte = 0x0101010101010101
+		highBits  = everyByte << 7
+	)
+	out, n := packed[:cap(packed)], len(packed)
+	for at = from; at+8 <= len(text) && n+8 <= len(out); {
+		w := binary.LittleEndian.Uint64(text[at:]) ^ everyByte*'0'
+		others := (w + everyByte*(0x80-10) | w) & highBits
+		length := bits.TrailingZeros64(others) &^ 7 // in bits
+		if length == 0 || length == 64 || byte(w>>length) != ','^'0' {
+			break
+		}
+		id := digitsValue(w << (64 - length))
+		if id >= 1<<21 {
+			break
+		}
+		bytes := (bits.Len32(id|1) + 6) / 7
+		varint := id&0x7f | id&0x3f80<<1 | id&0x1fc000<<2 | 0x808080&(1<<(8*(bytes-1))-1)
+		binary.LittleEndian.PutUint32(out[n:], varint)
+		n, at = n+bytes, at+length/8+1
+	}
+	return out[:n], at
+}
+
+// digitsValue is the number that eight digits make, the first of which is the lowest byte.
+func digitsValue(digits uint64) uint32 {
+	pairs := digits*10 + digits>>8
+	const mask, high, low = 0x000000ff000000ff, 100 + 1000000<<32, 1 + 10000<<32
+	return uint32((pairs&mask*high + pairs>>16&mask*low) >> 32)
 }
 
 // appendTo appends the ids as "1,2,3".
@@ -64,8 +184,8 @@ func (p packedIDs) appendTo(out []byte) []byte {
 			out, at = strconv.AppendUint(out, id, 10), at+n
 		}
 	}
-	for _, h := range p.shared {
-		add([]byte(h.Value()))
+	for _, r := range p.shared {
+		add(r.packed)
 	}
 	add(p.rest)
 	return out

@@ -2,10 +2,13 @@ package transcript
 
 import (
 	"bytes"
+	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-gateway/tandem/pd/api"
 )
@@ -27,30 +30,106 @@ func TestPackIDs_AreTheSameIDs(t *testing.T) {
 	}
 }
 
+// Ids of all lengths, with and without white space, stay the same ids wherever they stand.
+func TestPackIDs_KeepsIDsOfAllLengths(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		var ids []string
+		for range random.IntN(60) + 1 {
+			ids = append(ids, strconv.FormatUint(random.Uint64N(uint64(1)<<random.IntN(59)+1), 10))
+		}
+		want := strings.Join(ids, ",")
+		for _, comma := range []string{",", ", ", " ,"} {
+			if p, ok := packIDs([]byte(strings.Join(ids, comma))); !ok || string(p.appendTo(nil)) != want {
+				t.Fatalf("%s is %s", want, p.appendTo(nil))
+			}
+		}
+	}
+}
+
+// idText is a list of ids.
+func idText(from, n int) string {
+	var ids []string
+	for i := range n {
+		ids = append(ids, strconv.Itoa(from+i))
+	}
+	return strings.Join(ids, ",")
+}
+
 // Prompts that begin alike share the memory of that, of whatever length they are, and each is whole.
 func TestPackIDs_ShareABeginning(t *testing.T) {
-	list := func(from, n int) string {
-		var ids []string
-		for i := range n {
-			ids = append(ids, strconv.Itoa(from+i))
-		}
-		return strings.Join(ids, ",")
-	}
-	begin := list(1000, 5*sharedIDs)
-	for _, rest := range []int{0, 1, sharedIDs - 1, sharedIDs, sharedIDs + 1} {
+	begin := idText(10000, 5*1024)
+	runs := len(begin) / (sharedText + len("12345,"))
+	for _, rest := range []int{0, 1, 1023, 1024, 1025} {
 		a, b := begin, begin
 		if rest > 0 {
-			a, b = begin+","+list(7, rest), begin+","+list(8, rest)
+			a, b = begin+","+idText(7, rest), begin+","+idText(8, rest)
 		}
 		p, _ := packIDs([]byte(a))
 		q, _ := packIDs([]byte(b))
 		if string(p.appendTo(nil)) != a || string(q.appendTo(nil)) != b {
 			t.Errorf("%d ids behind: they are others", rest)
 		}
-		if !slices.Equal(p.shared[:5], q.shared[:5]) || len(p.rest) >= 3*sharedIDs {
+		if len(p.shared) < runs || !slices.Equal(p.shared[:runs], q.shared[:runs]) || len(p.rest) > sharedText {
 			t.Errorf("%d ids behind: %d bytes are not shared", rest, len(p.rest))
 		}
 	}
+	for _, bad := range []string{begin + ",x", begin + ",", "x," + begin, begin + ",,1"} {
+		if _, ok := packIDs([]byte(bad)); ok {
+			t.Errorf("what ends with %s is packed", bad[len(bad)-9:])
+		}
+	}
+}
+
+// What no stream has any more is let go of.
+func TestPackIDs_LetsGoOfWhatNoStreamHas(t *testing.T) {
+	text := []byte(idText(300_000, 4096))
+	p, _ := packIDs(text)
+	name := nameOf(text[:sharedText+bytes.IndexByte(text[sharedText:], ',')])
+	if openRuns.find(name) != p.shared[0] {
+		t.Fatal("it is not shared")
+	}
+	runtime.KeepAlive(p)
+	known := func() bool {
+		openRuns.mu.Lock()
+		defer openRuns.mu.Unlock()
+		_, is := openRuns.runs[name]
+		return is
+	}
+	for deadline := time.Now().Add(10 * time.Second); known(); runtime.GC() {
+		if time.Now().After(deadline) {
+			t.Fatal("it is still there")
+		}
+	}
+}
+
+// BenchmarkPackIDs packs the ids of a prompt of 220 KB: of one that no stream has, and of one that another has.
+func BenchmarkPackIDs(b *testing.B) {
+	random := rand.New(rand.NewPCG(1, 2))
+	var ids []string
+	for range 55_000 {
+		ids = append(ids, strconv.Itoa(random.IntN(random.IntN(150_000)+1)))
+	}
+	text := []byte(strings.Join(ids, ","))
+	b.Run("new", func(b *testing.B) {
+		for b.Loop() {
+			openRuns.mu.Lock()
+			clear(openRuns.runs)
+			openRuns.mu.Unlock()
+			if _, ok := packIDs(text); !ok {
+				b.Fatal("they are not packed")
+			}
+		}
+	})
+	b.Run("shared", func(b *testing.B) {
+		other, _ := packIDs(text)
+		for b.Loop() {
+			if _, ok := packIDs(text); !ok {
+				b.Fatal("they are not packed")
+			}
+		}
+		runtime.KeepAlive(other)
+	})
 }
 
 // A stream goes on by ids when the client's text is gone, unless that had more than text; by text it cannot,
