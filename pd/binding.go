@@ -37,6 +37,7 @@ type binding struct {
 	first        firsttoken.Case
 	legIDs       *answerkv.IDs // of a stream's decode leg, where they are wanted
 	behindSent   bool          // decode was sent the rest behind prefill's token
+	beside       chan struct{} // closed when prefill's leg, which runs beside decode's, has ended; nil: none does
 	withdraw     func()        // takes back what was predicted of the servers' caches; nil: nothing was
 	computed     func()        // says that it has come true; nil with withdraw
 }
@@ -53,6 +54,19 @@ func (b *binding) withdrawPrediction() {
 func (b *binding) confirmPrediction() {
 	if b.computed != nil {
 		b.computed()
+	}
+}
+
+// isSent reports whether no leg is left that may still read the request.
+func (b *binding) isSent() bool {
+	if b.beside == nil {
+		return true
+	}
+	select {
+	case <-b.beside:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -39,7 +39,10 @@ func (o bothLegs) run(ctx context.Context, st *requestState, b *binding) *LegErr
 	decodeCtx, endDecode := context.WithCancelCause(ctx)
 	var settled atomic.Bool // decode has answered, or prefill has failed before
 	prefilled := make(chan *LegError, 1)
+	beside := make(chan struct{})
+	b.beside = beside
 	o.legs.Go(func() {
+		defer close(beside)
 		failed := o.prefillAside(prefillCtx, st, b, t)
 		if failed != nil && settled.CompareAndSwap(false, true) {
 			endDecode(causeForPeer(failed))

@@ -115,9 +115,9 @@ func (st *requestState) causeOfDeath(failed *LegError) retry.Death {
 }
 
 // dropText lets go of the client's text once its stream is open: what the transcript keeps is all that may
-// be sent again. Legs that run at once may still read it.
+// be sent again. It is for when the binding's legs are sent.
 func (st *requestState) dropText(b *binding) {
-	if b.handoff != nil && connector.Of(b.decode.Server()).ConcurrentLegs || st.transcript != nil && !st.transcript.DropText() {
+	if st.transcript != nil && !st.transcript.DropText() {
 		return
 	}
 	st.client.Fingerprint() // which is made of the text
@@ -129,6 +129,17 @@ func (st *requestState) dropText(b *binding) {
 	}
 	if p := st.bind.prefix; p != nil && (p.tokens.Complete || p.tokens.Chunks != nil) {
 		p.prompt.Body = nil // else an engine's tokens are recalled by it when the usage comes
+	}
+}
+
+// dropTextOnceSent returns what is dropText as soon as the binding's legs are sent, and says so.
+func (st *requestState) dropTextOnceSent(b *binding) func() (done bool) {
+	return func() bool {
+		if !b.isSent() {
+			return false
+		}
+		st.dropText(b)
+		return true
 	}
 }
 

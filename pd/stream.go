@@ -20,7 +20,15 @@ type Stream struct {
 	broke      bool                                              // one of them did
 	ended      bool                                              // by us: its last leg broke behind the answer
 	once       sync.Once
-	leave      func() // the queue
+	leave      func()             // the queue
+	letGo      func() (done bool) // of the client's text, once nobody reads it; nil: that was done
+}
+
+// dropText lets go of the client's text unless a leg may still read it.
+func (s *Stream) dropText() {
+	if s.letGo != nil && s.letGo() {
+		s.letGo = nil
+	}
 }
 
 // Next returns the next bytes for the client: one event or several that came
@@ -30,6 +38,7 @@ func (s *Stream) Next() ([]byte, error) {
 	if s.ended {
 		return nil, io.EOF
 	}
+	s.dropText()
 	for {
 		out, err := s.next()
 		if err == nil || s.continueOn == nil {
@@ -53,7 +62,7 @@ func (s *Stream) Next() ([]byte, error) {
 		}
 		s.broke = true
 		s.follow(next.leg)
-		s.behind, s.continueOn = next.behind, next.continueOn
+		s.behind, s.continueOn, s.letGo = next.behind, next.continueOn, next.letGo
 	}
 }
 

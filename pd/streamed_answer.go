@@ -227,8 +227,12 @@ func (a streamedAnswer) relay(ctx context.Context, st *requestState, b *binding)
 	if st.transcript != nil && o.Config.ContinueStreams {
 		answer.Stream.continueOn = func(broken *BrokenStreamError) (*Stream, []byte, error) { return o.continueStream(ctx, st, broken) }
 	}
-	if !b.handoff.GoesOn() {
+	switch {
+	case b.handoff.GoesOn(): // dropText is for later
+	case b.isSent():
 		st.dropText(b)
+	default:
+		answer.Stream.letGo = st.dropTextOnceSent(b)
 	}
 	st.streams = true
 }

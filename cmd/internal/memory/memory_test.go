@@ -182,7 +182,6 @@ func TestReadHeap_KnowsWhatIsUnused(t *testing.T) {
 	debug.FreeOSMemory() // what other tests left
 	alive := readHeap()
 	runtime.KeepAlive(big)
-	big = nil
 	runtime.GC()
 	left := readHeap()
 	debug.FreeOSMemory()
