@@ -64,6 +64,7 @@ e2e: deps-e2e build ## drive the gateway with engines, SDKs and a Jaeger of othe
 	cd loadtest/e2e && go test -v -count=1 -timeout 10m ./monitoring
 	cd loadtest/e2e && go test -v -short -count=1 -timeout 5m ./clients
 	cd loadtest/e2e && go test -v -short -count=1 -timeout 5m ./envoy
+	cd loadtest/e2e && go test -v -count=1 -timeout 5m ./transformers
 	cd loadtest/e2e/keda && CGO_ENABLED=0 go test -v -count=1 -timeout 10m ./...
 	@[ ! -x .cache/e2e/valkey-server ] || $(MAKE) valkey
 
