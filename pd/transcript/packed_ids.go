@@ -2,8 +2,8 @@ package transcript
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
-	"hash/maphash"
 	"math/bits"
 	"runtime"
 	"slices"
@@ -27,15 +27,11 @@ const sharedText = 6 << 10
 // idRun is a part of a list of ids.
 type idRun struct{ packed []byte }
 
-// runName stands for the text of a run. Two hashes by seeds that nobody knows are equal for equal texts alone,
-// for all that can be expected of 128 bits.
-type runName [2]uint64
+// runName stands for the text of a run. Clients choose the texts, and one that had the name of another's would
+// let a stream go on behind that one's prompt: so it is a hash of which nobody finds two.
+type runName [sha256.Size]byte
 
-var runSeeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
-
-func nameOf(text []byte) runName {
-	return runName{maphash.Bytes(runSeeds[0], text), maphash.Bytes(runSeeds[1], text)}
-}
+func nameOf(text []byte) runName { return sha256.Sum256(text) }
 
 // openRuns are the runs of ids that streams have.
 var openRuns = runTable{runs: make(map[runName]weak.Pointer[idRun])}
