@@ -333,8 +333,8 @@ func numbersEnd(raw []byte, at int) (end int) {
 	if at+1 >= len(raw) || raw[at] != '[' {
 		return 0
 	}
-	if raw[at+1] == ']' {
-		return at + 2
+	if c := raw[at+1]; c < '0' || c > '9' { // most other arrays cost no more than that
+		return 0
 	}
 	behind := uint64(highBits >> 56) // of the first byte: a number begins there, as behind a comma
 	for at++; at+8 <= len(raw); at += 8 {
