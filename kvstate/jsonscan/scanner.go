@@ -92,9 +92,11 @@ func (s *scanner) object(depth int) error {
 }
 
 func (s *scanner) array(depth int) error {
-	if end := numbersEnd(s.raw, s.at); end > 0 && depth < MaxDepth {
-		s.at = end
-		return nil
+	if next := s.at + 1; next < len(s.raw) && s.raw[next] <= '9' && depth < MaxDepth {
+		if end := numbersEnd(s.raw, s.at); end > 0 {
+			s.at = end
+			return nil
+		}
 	}
 	more, err := s.open('[', ']', "")
 	for more && err == nil {
