@@ -146,9 +146,9 @@ func (m *rankMeters) recordTransfer(took time.Duration, blocks int, blockBytes f
 	m.transferBlocks.Observe(float64(blocks))
 }
 
-// adapterCollector reports the adapters that have requests, once any has. As in vLLM 0.32 the series has no labels
-// of the rank, and lists each as running and as waiting, whichever it does
-// (LoRARequestStates.update_scheduler_stats in v1/metrics/stats.py).
+// adapterCollector reports the adapters that run, once any has. As in vLLM 0.32 the series has no labels of the
+// rank, and lists each as running and as waiting (LoRARequestStates.update_scheduler_stats in v1/metrics/stats.py);
+// one that waits is not listed before it has run, since that it was queued is told with its first output.
 type adapterCollector struct {
 	ranks []*rank
 	desc  *prometheus.Desc
@@ -188,7 +188,7 @@ type rankLoad struct {
 	waitingTokens             int     // of the prompts that wait
 	asleep                    bool
 	adaptersUsed              bool     // since the start
-	adapters                  []string // of requests, running and waiting
+	adapters                  []string // of the requests that run
 }
 
 func (r *rank) load() rankLoad {
@@ -202,7 +202,7 @@ func (r *rank) load() rankLoad {
 		running: len(r.running), waiting: len(r.waiting), loading: len(r.loading), waitingTokens: prompts,
 		blocks: r.cache.total(), usedBlocks: r.cache.used(), blockSize: r.cfg.BlockSize,
 		kvShare: r.cache.share(), asleep: r.asleep, adaptersUsed: r.adaptersUsed,
-		adapters: append(adaptersOf(r.running), adaptersOf(r.waiting)...),
+		adapters: adaptersOf(r.running),
 	}
 }
 

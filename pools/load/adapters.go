@@ -19,9 +19,9 @@ type Adapters struct {
 	Asked   time.Time // when the engine was asked: its answer is no older
 }
 
-// WithoutPlace returns how many adapters no place in the batch is left for. vLLM 0.32 lists every adapter that has a
-// request both as running and as waiting (LoRARequestStates.update_scheduler_stats in v1/metrics/stats.py), so that of
-// names in both lists those wait that are more than a batch has places for.
+// WithoutPlace returns how many adapters no place in the batch is left for. vLLM 0.32 lists every adapter that runs both
+// as running and as waiting (LoRARequestStates.update_scheduler_stats in v1/metrics/stats.py), so that of names in both
+// lists those wait that are more than a batch has places for.
 func (a Adapters) WithoutPlace() int {
 	only := 0
 	for _, name := range a.Waiting {
