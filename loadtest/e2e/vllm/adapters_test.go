@@ -6,22 +6,29 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
 
-// TestAdapters: a pair that has LoRA adapters, one at a time.
+// running is how many requests an engine of TestAdapters computes at once, so that others wait.
+const running = 2
+
+// TestAdapters: a pair that has LoRA adapters, one at a time, and schedules by priority.
 func TestAdapters(t *testing.T) {
-	args := append(allRequests(t), "--enable-lora", "--max-loras", "1", "--max-cpu-loras", "2", "--max-lora-rank", "8")
+	args := append(allRequests(t), "--enable-lora", "--max-loras", "1", "--max-cpu-loras", "2", "--max-lora-rank", "8",
+		"--scheduling-policy", "priority", "--max-num-seqs", strconv.Itoa(running))
 	p, d := pairOf(t, nil, nil, args...)
 	vllm := filepath.Join(process.Root(t), ".cache", "vllm")
 	adapters := fmt.Sprintf("adapter: [%q, %q]", "first="+filepath.Join(vllm, "adapter-first"), "second="+filepath.Join(vllm, "adapter-second"))
 	g := gatewayOf(t, p, d, adapters)
 	t.Run("answers with adapters", func(t *testing.T) { adaptersAnswer(t, g, p, d) })
 	t.Run("KV of one adapter is none of the other", func(t *testing.T) { adaptersKeepKV(t, g) })
+	t.Run("priority", func(t *testing.T) { prioritiesOrder(t, p, d) })
 	t.Run("load in headers", func(t *testing.T) { headersAreMetrics(t, p) })
 }
 
@@ -93,6 +100,65 @@ func adaptersKeepKV(t *testing.T, g gateway) {
 	})
 	if tokens, believed := cached("second"); tokens != 0 || believed != 0 {
 		t.Errorf("with the other adapter %d tokens are cached, %v believed to be", tokens, believed)
+	}
+}
+
+// runs reports an error until an engine has so many requests in its batch and in its queue.
+func runs(t *testing.T, e *engine, batch, queue float64) error {
+	t.Helper()
+	running, waiting := metric(t, e.url, "vllm:num_requests_running"), metric(t, e.url, "vllm:num_requests_waiting")
+	if running != batch || waiting != queue {
+		return fmt.Errorf("%v run and %v wait, not %v and %v", running, waiting, batch, queue)
+	}
+	return nil
+}
+
+// prioritiesOrder: decode is full, a long prompt comes and short ones after it. With engine-priority short ones
+// pass it in the engine's own queue; without, the engine serves in the order of arrival. What a client
+// itself says of its priority does not reach the engine.
+func prioritiesOrder(t *testing.T, p, d *engine) {
+	for _, by := range []bool{true, false} {
+		g := startGateway(t, []*engine{p}, []*engine{d}, "binding: arrival", "pairs-first: true", fmt.Sprintf("engine-priority: %v", by))
+		process.WaitFor(t, g.process, "the gateway to see both", process.ReadyWithin, process.SeesUp(g.admin, 2))
+		seed := uint64(100_000)
+		if by {
+			seed += 100
+		}
+		for i := range 3 { // so that it knows how long prompts take
+			ask(t, g.url, map[string]any{"prompt": text(seed+50+uint64(i), 4000), "max_tokens": 2})
+		}
+		var mu sync.Mutex // guards ended
+		var ended []string
+		var all sync.WaitGroup
+		send := func(name, url string, body map[string]any) {
+			all.Go(func() {
+				if _, err := tryAsk(url, body, nil); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				ended = append(ended, name)
+			})
+		}
+		for i := range running {
+			send("before", d.url, map[string]any{"prompt": text(seed+uint64(i), 20), "max_tokens": 600, "ignore_eos": true})
+		}
+		process.WaitFor(t, d.process, "decode to be full", process.ReadyWithin, func() error { return runs(t, d, running, 0) })
+		answer := func(seed uint64, words int) map[string]any {
+			return map[string]any{"prompt": text(seed, words), "max_tokens": 40, "ignore_eos": true, "priority": -1}
+		}
+		send("long", g.url, answer(seed+10, 4000))
+		process.WaitFor(t, d.process, "the long prompt to wait", process.ReadyWithin, func() error { return runs(t, d, running, 1) })
+		for i := range 3 {
+			send("short", g.url, answer(seed+20+uint64(i), 30))
+		}
+		process.WaitFor(t, d.process, "all to wait", process.ReadyWithin, func() error { return runs(t, d, running, 4) })
+		all.Wait()
+		after := slices.Index(slices.DeleteFunc(ended, func(name string) bool { return name == "before" }), "long")
+		t.Logf("engine-priority %v: the long prompt, which came first, ended after %d of 3 short ones", by, after)
+		if passed := after >= 2; passed != by {
+			t.Error("not in this order")
+		}
 	}
 }
 
