@@ -162,8 +162,15 @@ func TestReport_AWaitBesideAnIdleServerIsAnError(t *testing.T) {
 	}
 	long := r.Scenarios[0].policy(judged).Metrics
 	long["idle_wait_share"] = Range{Mean: 0.9, Min: 0.5, Max: 1.5}
-	if err := r.Err(); err == nil || !strings.Contains(err.Error(), "scenario B, policy "+judged) {
-		t.Errorf("error %v", err)
+	for _, c := range []struct {
+		replicas   int
+		oneDecider bool
+		wrong      bool
+	}{{1, true, true}, {1, false, true}, {3, true, true}, {3, false, false}} {
+		r.Scenarios[0].Replicas, r.Scenarios[0].policy(judged).OneDecider = c.replicas, c.oneDecider
+		if err := r.Err(); (err != nil) != c.wrong || c.wrong && !strings.Contains(err.Error(), "scenario B, policy "+judged) {
+			t.Errorf("%+v: error %v", c, err)
+		}
 	}
 }
 
