@@ -106,6 +106,9 @@ func checkChunk(t *testing.T, c *Chunk, data []byte) {
 		return
 	}
 	cleaned, err := Chat.CleanAnswer(data, PromptUsage{Override: true})
+	if errors.Is(err, errTwice) { // of a field that says nothing to us: the one pass gives the event on as it came
+		cleaned, err = data, nil
+	}
 	if _, usage := Chat.ReadUsage(data); usage || (AnswerHandoff(data) != nil) || err != nil || !bytes.Equal(cleaned, data) {
 		t.Errorf("%s is not ordinary: usage %v, cleaned %s, %v", data, usage, cleaned, err)
 	}
@@ -131,7 +134,7 @@ func FuzzInspect_OnePass(f *testing.F) {
 			f.Add([]byte(data))
 		}
 	}
-	for _, data := range slices.Concat(uncommonEvents, notOrdinary) {
+	for _, data := range append(slices.Concat(uncommonEvents, notOrdinary), `{"a":"0","a":{"usage":{}}}`) {
 		f.Add([]byte(data))
 	}
 	for _, list := range []string{"[1,,2]", "[01]", "[-]", "[1,2", "[1]]", `[1,"]"]`, "[ 1 , 2 ]", "[[1],[2]]"} {
