@@ -1,9 +1,12 @@
 package envoy
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -192,9 +195,7 @@ func TestPickerKilled_BeforeItChoosesCostsNothing(t *testing.T) {
 			before.goOn(t, 50)
 			before.lostNothing(t)
 			// The first picker does not go on, so what Envoy shows it from now on waits there for a choice.
-			if err := pickers[0].p.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
+			pickers[0].freeze(t)
 			const requests = 16
 			var answered, failed atomic.Int64
 			var under sync.WaitGroup
@@ -225,6 +226,29 @@ func TestPickerKilled_BeforeItChoosesCostsNothing(t *testing.T) {
 			checkIdle(t, pickers[1])
 		})
 	}
+}
+
+// freeze stops the picker, and returns when none of its threads runs any more: one that does may begin an answer
+// that is never ended.
+func (p *picker) freeze(t *testing.T) {
+	t.Helper()
+	stopped := p.p.Cmd.Process
+	if err := stopped.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	process.WaitFor(t, nil, "the picker to stop", process.ReadyWithin, func() error {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", stopped.Pid))
+		for _, thread := range threads {
+			var stat []byte
+			if stat, err = os.ReadFile(thread); err != nil {
+				return err
+			}
+			if _, state, _ := bytes.Cut(stat, []byte(") ")); !bytes.HasPrefix(state, []byte("T")) {
+				return fmt.Errorf("%s: %.1s", thread, state)
+			}
+		}
+		return err
+	})
 }
 
 // A picker that is killed costs no request where Envoy keeps what it shows it: request bodies
