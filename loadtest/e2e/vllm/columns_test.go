@@ -1,6 +1,8 @@
 package vllm
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
@@ -18,6 +20,52 @@ func TestRequests(t *testing.T) {
 		asksAll(t, "NixlPushConnector, producer and consumer", gatewayOf(t, p, d), d, 40_000)
 		cameFromPrefill(t, d, 3000)
 	})
+	t.Run("MultiConnector", func(t *testing.T) {
+		disk := t.TempDir()
+		p, d := pairOf(t, andDisk(disk, "kv_producer"), andDisk(disk, "kv_consumer"), allRequests(t)...)
+		d.forget = func() { emptyDirectory(t, disk) }
+		asksAll(t, "MultiConnector of NixlConnector and ExampleConnector", gatewayOf(t, p, d), d, 110_000)
+		cameFromPrefill(t, d, 3000)
+	})
+	t.Run("ExampleConnector", func(t *testing.T) {
+		disk := t.TempDir()
+		shared := []string{"--kv-transfer-config", compact(onDisk(disk))}
+		p, d := pairOf(t, shared, shared, allRequests(t)...)
+		p.connector, d.connector = "store", "store"
+		// It names the KV of a prompt by all of its whole blocks, so that decode, which is asked for what comes
+		// behind prefill's token, looks for another name where that token is the first behind one: one prompt of 16.
+		d.recomputes = 6
+		d.forget = func() { emptyDirectory(t, disk) }
+		asksAll(t, "ExampleConnector on a shared disk", gatewayOf(t, p, d), d, 130_000)
+		cameFromPrefill(t, d, 3000)
+	})
+}
+
+// onDisk is the configuration of a connector that keeps KV in files of a directory, which engines may share.
+func onDisk(directory string) map[string]any {
+	return connectorOf("ExampleConnector", "kv_both", map[string]any{"shared_storage_path": directory})
+}
+
+// andDisk are the arguments of an engine that hands KV over by NIXL, and writes it into a directory too.
+func andDisk(directory, role string) []string {
+	return []string{"--kv-transfer-config", compact(map[string]any{
+		"kv_connector": "MultiConnector", "kv_role": role,
+		"kv_connector_extra_config": map[string]any{"connectors": []any{connectorOf("NixlConnector", role, nil), onDisk(directory)}},
+	})}
+}
+
+// emptyDirectory removes what is in a directory.
+func emptyDirectory(t *testing.T, directory string) {
+	t.Helper()
+	entries, err := os.ReadDir(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		if err := os.RemoveAll(filepath.Join(directory, entry.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // allRequests are the arguments of an engine that takes all of requests(): a model of random weights would

@@ -29,6 +29,9 @@ type engine struct {
 	url            string
 	events, replay string // addresses of its KV events, of its first rank
 	ranks          int    // data-parallel ones behind its address; 0: it has none
+	connector      string // that the gateway is told of; "": it asks the engine
+	recomputes     int    // how many prompts at most it computes though they were computed for it
+	forget         func() // drops what is kept of prompts outside of engines, whatever their salt; may be nil
 }
 
 // launch starts an engine without waiting for it, with more arguments if need be. One whose name begins

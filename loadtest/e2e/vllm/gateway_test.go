@@ -42,6 +42,9 @@ func startGateway(t *testing.T, prefill, decode []*engine, settings ...string) g
 		for _, e := range engines {
 			for rank := range max(1, e.ranks) {
 				config += fmt.Sprintf("  - url: %s\n    events: %s\n    replay: %s\n", e.url, portOfRank(t, e.events, rank), portOfRank(t, e.replay, rank))
+				if e.connector != "" {
+					config += fmt.Sprintf("    connector: %s\n", e.connector)
+				}
 				if e.ranks > 0 {
 					config += fmt.Sprintf("    rank: %d\n", rank)
 				}
