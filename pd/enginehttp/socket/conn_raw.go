@@ -80,31 +80,25 @@ func (c *conn) Write(p []byte) (int, error) {
 
 // receive reads once. It is false where nothing is there yet.
 func (t *transfer) receive(fd uintptr) (done bool) {
-	for {
-		n, _, err := syscall.RawSyscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(unsafe.SliceData(t.p))), uintptr(len(t.p)))
-		switch err {
-		case 0:
-			t.n = int(n)
-			return true
-		case syscall.EINTR:
-		case syscall.EAGAIN:
-			return false
-		default:
-			t.fail = err
-			return true
-		}
+	n, err := call(syscall.SYS_READ, fd, t.p)
+	switch err {
+	case 0:
+		t.n = n
+	case syscall.EAGAIN:
+		return false
+	default:
+		t.fail = err
 	}
+	return true
 }
 
 // send writes what is left. It is false where the socket takes no more of it yet.
 func (t *transfer) send(fd uintptr) (done bool) {
 	for t.n < len(t.p) {
-		left := t.p[t.n:]
-		n, _, err := syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(unsafe.SliceData(left))), uintptr(len(left)))
+		n, err := call(syscall.SYS_WRITE, fd, t.p[t.n:])
 		switch err {
 		case 0:
-			t.n += int(n)
-		case syscall.EINTR:
+			t.n += n
 		case syscall.EAGAIN:
 			return false
 		default:
@@ -113,6 +107,16 @@ func (t *transfer) send(fd uintptr) (done bool) {
 		}
 	}
 	return true
+}
+
+// call makes a system call that reads into p, or writes from it, and makes it again where a signal came between.
+func call(number, fd uintptr, p []byte) (n int, err syscall.Errno) {
+	for {
+		n, _, err := syscall.RawSyscall(number, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		if err != syscall.EINTR {
+			return int(n), err
+		}
+	}
 }
 
 // failure is what a Read or Write failed with, as package net says it: an error of waiting, or of a system call. It is
