@@ -92,7 +92,8 @@ func (s *scanner) object(depth int) error {
 }
 
 func (s *scanner) array(depth int) error {
-	if next := s.at + 1; next < len(s.raw) && s.raw[next] <= '9' && depth < MaxDepth {
+	// Most other arrays begin with something else, and cost no more than a look at that.
+	if next := s.at + 1; next < len(s.raw) && s.raw[next] >= '0' && s.raw[next] <= '9' && depth < MaxDepth {
 		if end := numbersEnd(s.raw, s.at); end > 0 {
 			s.at = end
 			return nil
@@ -329,15 +330,10 @@ func (s *scanner) literal(word string) error {
 	return nil
 }
 
-// numbersEnd is where an array ends that begins at raw[at] and has nothing but whole numbers and the commas
-// between them, 0 where it may be another value. Lists of ids are long, so eight bytes are tested at a time.
+// numbersEnd is where an array ends that begins at raw[at] with a digit and has nothing but whole numbers
+// and the commas between them, 0 where it may be another value. Lists of ids are long, so eight bytes are tested
+// at a time.
 func numbersEnd(raw []byte, at int) (end int) {
-	if at+1 >= len(raw) || raw[at] != '[' {
-		return 0
-	}
-	if c := raw[at+1]; c < '0' || c > '9' { // most other arrays cost no more than that
-		return 0
-	}
 	behind := uint64(highBits >> 56) // of the first byte: a number begins there, as behind a comma
 	for at++; at+8 <= len(raw); at += 8 {
 		w := binary.LittleEndian.Uint64(raw[at:])
