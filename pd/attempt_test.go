@@ -608,12 +608,7 @@ func TestRun_AServerThatLetsALegWaitIsProbed(t *testing.T) {
 // given back.
 func TestConcurrentLegs_APanicInPrefillEndsBoth(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(100))
-	if err := f.Fleet.Apply([]pools.Spec{
-		{URL: "http://10.8.0.1:8000", Role: pools.Prefill, Connector: "sglang"}, {URL: "http://10.8.0.2:8000", Role: pools.Decode, Connector: "sglang"},
-	}); err != nil {
-		t.Fatal(err)
-	}
-	f.await(t, f.up)
+	f.becomesSGLangPair(t)
 	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
 		if f.serverOf(r).Role == pools.Prefill {
 			panic(whileSent)

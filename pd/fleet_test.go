@@ -117,6 +117,18 @@ func newProbedFleet(tb testing.TB, each int, prompt []uint32, interval time.Dura
 }
 
 // await returns when something has come true.
+// becomesSGLangPair makes it one prefill server, 10.8.0.1, and one decode server, 10.8.0.2, whose legs run
+// together.
+func (f *testFleet) becomesSGLangPair(tb testing.TB) {
+	tb.Helper()
+	if err := f.Fleet.Apply([]pools.Spec{
+		{URL: "http://10.8.0.1:8000", Role: pools.Prefill, Connector: "sglang"}, {URL: "http://10.8.0.2:8000", Role: pools.Decode, Connector: "sglang"},
+	}); err != nil {
+		tb.Fatal(err)
+	}
+	f.await(tb, f.up)
+}
+
 func (f *testFleet) await(tb testing.TB, what func() bool) {
 	tb.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !what(); time.Sleep(time.Millisecond) {

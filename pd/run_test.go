@@ -18,7 +18,6 @@ import (
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/retry"
-	"github.com/tandem-gateway/tandem/pools"
 )
 
 // aggregatedRequest is one that decode answers alone.
@@ -109,12 +108,7 @@ func TestRun_PrefillIsNotAwaitedForEverAfterDecode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestFleet(t, 1, testPrompt(100))
 		f.Config.PrefillTimeout = time.Hour
-		if err := f.Fleet.Apply([]pools.Spec{
-			{URL: "http://10.8.0.1:8000", Role: pools.Prefill, Connector: "sglang"}, {URL: "http://10.8.0.2:8000", Role: pools.Decode, Connector: "sglang"},
-		}); err != nil {
-			t.Fatal(err)
-		}
-		f.await(t, f.up)
+		f.becomesSGLangPair(t)
 		f.Transport = sends(func(r *http.Request) (*http.Response, error) {
 			if r.URL.Host == "10.8.0.2:8000" {
 				return slowly(time.Second, 0)(r)
@@ -142,12 +136,7 @@ func TestRun_PrefillIsNotAwaitedForEverAfterDecode(t *testing.T) {
 func TestRun_TextIsLetGoWhenBothLegsHaveReadIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newTestFleet(t, 1, testPrompt(100))
-		if err := f.Fleet.Apply([]pools.Spec{
-			{URL: "http://10.8.0.1:8000", Role: pools.Prefill, Connector: "sglang"}, {URL: "http://10.8.0.2:8000", Role: pools.Decode, Connector: "sglang"},
-		}); err != nil {
-			t.Fatal(err)
-		}
-		f.await(t, f.up)
+		f.becomesSGLangPair(t)
 		prefilled := make(chan struct{})
 		f.Transport = sends(func(r *http.Request) (*http.Response, error) {
 			if r.URL.Host == "10.8.0.2:8000" {
@@ -234,12 +223,7 @@ func TestRun_AWholeAnswerCountsThoughPrefillFailed(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newTestFleet(t, 1, testPrompt(100))
-			if err := f.Fleet.Apply([]pools.Spec{
-				{URL: "http://10.8.0.1:8000", Role: pools.Prefill, Connector: "sglang"}, {URL: "http://10.8.0.2:8000", Role: pools.Decode, Connector: "sglang"},
-			}); err != nil {
-				t.Fatal(err)
-			}
-			f.await(t, f.up)
+			f.becomesSGLangPair(t)
 			f.Transport = sends(func(r *http.Request) (*http.Response, error) {
 				switch {
 				case r.URL.Host == "10.8.0.1:8000":
