@@ -231,15 +231,12 @@ func (o answerKV) wantsIDs(st *requestState, b *binding) bool {
 		o.Binder.usesAnswers(server) && connector.TakesIDs(st.client.Dialect, st.client.Body) && blockTokensOf(server) > 0
 }
 
-// returnTokenIDs is the field by which engines are asked for token ids.
-const returnTokenIDs = "return_token_ids"
-
 // askForIDs is a leg's body with the wish for token ids; hidden: the client did not ask for them.
 func askForIDs(body api.Body) (asks api.Body, hidden bool) {
-	if asked, _ := body.Get(returnTokenIDs).Bool(); asked {
+	if api.AsksForIDs(body) {
 		return body, false
 	}
-	return body.With(api.Set(returnTokenIDs, []byte("true"))), true
+	return api.AskForIDs(body), true
 }
 
 // recordIDs takes what an event says of the ids of its leg's prompt and answer; nil ids: they are not

@@ -179,7 +179,7 @@ func (e *LegError) engineFault() bool {
 
 // refusesTokenIDs reports whether the engine said that it refuses to be asked for token ids.
 func (e *LegError) refusesTokenIDs() bool {
-	return e.Kind == Refused && bytes.Contains(e.Body, []byte(returnTokenIDs))
+	return e.Kind == Refused && bytes.Contains(e.Body, []byte(api.TokenIDsField))
 }
 
 // engineMessage is what the engine said of its failure: a body or an event.

@@ -145,7 +145,7 @@ func wholeFromPrefill(req *Request, said []byte) []byte {
 		return nil
 	}
 	answer = answer.With(api.Remove(api.HandoffField))
-	if asked, _ := req.Body.Get(returnTokenIDs).Bool(); !asked {
+	if !api.AsksForIDs(req.Body) {
 		answer = api.WithoutIDs(answer, req.Stream)
 	}
 	return answer.Bytes()

@@ -25,11 +25,11 @@ func (a streamedAnswer) decode(ctx context.Context, st *requestState, b *binding
 	server := b.decode.Server()
 	mayReport := server.ReportsTokenIDs()
 	answer, failed := a.ask(ctx, st, b, leg, id, part)
-	if failed == nil || !mayReport || st.transcript == nil || !failed.refusesTokenIDs() || part.Body.Get(returnTokenIDs) != nil {
+	if failed == nil || !mayReport || st.transcript == nil || !failed.refusesTokenIDs() || part.Body.Get(api.TokenIDsField) != nil {
 		return answer, failed
 	}
 	server.RecordNoTokenIDs()
-	a.o.Log.Info("the engine refuses "+returnTokenIDs+", and is asked without: a broken stream of it cannot be continued by its tokens", "server", server.ID())
+	a.o.Log.Info("the engine refuses "+api.TokenIDsField+", and is asked without: a broken stream of it cannot be continued by its tokens", "server", server.ID())
 	return a.ask(ctx, st, b, leg, id, part)
 }
 

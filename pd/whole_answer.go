@@ -92,8 +92,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	}
 	clean, err := st.req.Dialect.CleanAnswer(data, side)
 	if err == nil {
-		showIDs, _ := st.req.Body.Get(returnTokenIDs).Bool()
-		clean, err = b.handoff.Whole(st.req.Dialect, clean, showIDs)
+		clean, err = b.handoff.Whole(st.req.Dialect, clean, api.AsksForIDs(st.req.Body))
 	}
 	if err == nil && hideIDs {
 		clean, err = withoutIDs(clean)

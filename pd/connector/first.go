@@ -22,7 +22,7 @@ type First struct {
 // edits are what a prefill leg has in place of what makes its token of no use: it ends where
 // the answer would.
 func (f First) edits(t *Transfer) []api.Edit {
-	edits := []api.Edit{api.Set("return_token_ids", []byte("true"))}
+	edits := []api.Edit{api.Set(api.TokenIDsField, []byte("true"))}
 	for _, field := range []string{"ignore_eos", "stop_token_ids", "stop", "logprobs", "top_logprobs"} {
 		edits = append(edits, api.Set(field, t.body.Get(field)))
 	}

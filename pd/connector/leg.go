@@ -56,7 +56,7 @@ func oneToken(t *Transfer, more ...api.Edit) api.Body {
 	}
 	edits = append(edits, more...)
 	if t.TokenIDs {
-		field := "return_token_ids"
+		field := api.TokenIDsField
 		if t.dialect == api.Responses { // its request has no such field
 			field = "enable_response_messages"
 		}

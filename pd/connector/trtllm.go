@@ -108,7 +108,7 @@ func trtllmWholeAnswer(t *Transfer, answer []byte) []byte {
 		}
 	}
 	edits := []api.Edit{api.Set("choices", api.List(choices)), api.Remove(disaggregatedField)}
-	if asked, _ := t.body.Get("return_token_ids").Bool(); !asked {
+	if !api.AsksForIDs(t.body) {
 		edits = append(edits, api.Remove("prompt_token_ids"))
 	}
 	return body.With(edits...).Bytes()

@@ -62,8 +62,7 @@ func newTranscript(req Request, modelLen int, byText bool) *Transcript {
 	if (req.Dialect != api.Chat && req.Dialect != api.Completions) || (modelLen == 0 && req.MaxOutput == 0) {
 		return nil
 	}
-	t := &Transcript{req: req, modelLen: modelLen}
-	t.showIDs, _ = req.Body.Get("return_token_ids").Bool()
+	t := &Transcript{req: req, modelLen: modelLen, showIDs: api.AsksForIDs(req.Body)}
 	t.text.allowed = byText && t.mayContinueAsChat()
 	return t
 }
@@ -92,7 +91,7 @@ func (t *Transcript) StartLeg(e Engine, body api.Body) api.Body {
 		return body
 	}
 	if t.asked = t.showIDs || e.reportsTokenIDs(t.req.Dialect); t.asked && !t.showIDs {
-		body = body.With(api.Set("return_token_ids", []byte("true")))
+		body = api.AskForIDs(body)
 	}
 	return body
 }
