@@ -6,18 +6,22 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // clientWatch notices which clients of a listener leave: one goroutine for all connections, which parks in
-// the runtime's poller. It asks for EPOLLRDHUP instead of peeking for an end of file, so that a pipelined
+// the runtime's poller, and on a busy machine who writes to clients ([clientWatch.look]). It asks for EPOLLRDHUP instead of peeking for an end of file, so that a pipelined
 // request in front of the end does not hide it, and so that TLS makes no difference. A client that closes
 // only its sending side counts as gone, as it does for nginx and HAProxy.
 type clientWatch struct {
-	epoll *os.File
-	ended chan struct{} // closed when follow has returned
+	epoll  *os.File
+	raw    syscall.RawConn // of epoll
+	ended  chan struct{}   // closed when follow has returned
+	looked atomic.Int64    // when look did, in nanoseconds since 1970
 
 	mu    sync.Mutex // guards all below
 	conns map[uint64]*clientConn
@@ -25,6 +29,14 @@ type clientWatch struct {
 }
 
 func startClientWatch() (*clientWatch, error) {
+	w, err := newClientWatch()
+	if err == nil {
+		go w.follow()
+	}
+	return w, err
+}
+
+func newClientWatch() (*clientWatch, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("watch clients: %w", err)
@@ -32,9 +44,12 @@ func startClientWatch() (*clientWatch, error) {
 	if err := unix.SetNonblock(fd, true); err != nil { // which lets the runtime wait for it
 		return nil, errors.Join(fmt.Errorf("watch clients: %w", err), unix.Close(fd))
 	}
-	w := &clientWatch{epoll: os.NewFile(uintptr(fd), "epoll"), ended: make(chan struct{}), conns: make(map[uint64]*clientConn)}
-	go w.follow()
-	return w, nil
+	epoll := os.NewFile(uintptr(fd), "epoll")
+	raw, err := epoll.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("watch clients: %w", err), epoll.Close())
+	}
+	return &clientWatch{epoll: epoll, raw: raw, ended: make(chan struct{}), conns: make(map[uint64]*clientConn)}, nil
 }
 
 // close ends the watch and waits for it.
@@ -46,14 +61,10 @@ func (w *clientWatch) close() {
 // follow reports connections whose peer closes them, until the watch is closed.
 func (w *clientWatch) follow() {
 	defer close(w.ended)
-	raw, err := w.epoll.SyscallConn()
-	if err != nil {
-		return // it was closed at once
-	}
 	events := make([]unix.EpollEvent, 64)
 	for {
 		n := 0
-		err := raw.Read(func(fd uintptr) bool {
+		err := w.raw.Read(func(fd uintptr) bool {
 			n = waiting(int(fd), events)
 			return n > 0
 		})
@@ -63,6 +74,25 @@ func (w *clientWatch) follow() {
 		for i := range n {
 			w.report(idOf(&events[i]))
 		}
+	}
+}
+
+// lookEvery is how often who writes to clients looks for those that have left.
+const lookEvery = time.Millisecond
+
+// look reports connections whose peer has closed them, unless that was looked for within lookEvery. The runtime
+// asks its poller when a thread has nothing else to do, and otherwise every 10 ms (sysmon): while the gateway has
+// no idle moment, follow would hear of a client only then.
+func (w *clientWatch) look(now time.Time) {
+	last := w.looked.Load()
+	if since := now.UnixNano() - last; since >= 0 && since < int64(lookEvery) || !w.looked.CompareAndSwap(last, now.UnixNano()) {
+		return
+	}
+	var events [8]unix.EpollEvent
+	n := 0
+	_ = w.raw.Control(func(fd uintptr) { n = waiting(int(fd), events[:]) }) // it fails once the watch is closed
+	for i := range n {
+		w.report(idOf(&events[i]))
 	}
 }
 
@@ -121,12 +151,8 @@ func (w *clientWatch) add(c *clientConn) (id uint64, err error) {
 }
 
 func (w *clientWatch) control(fd int, event *unix.EpollEvent) (err error) {
-	raw, err := w.epoll.SyscallConn()
-	if err != nil {
-		return err
-	}
 	var failed error
-	err = raw.Control(func(epoll uintptr) { failed = unix.EpollCtl(int(epoll), unix.EPOLL_CTL_ADD, fd, event) })
+	err = w.raw.Control(func(epoll uintptr) { failed = unix.EpollCtl(int(epoll), unix.EPOLL_CTL_ADD, fd, event) })
 	return errors.Join(err, failed)
 }
 
@@ -206,6 +232,7 @@ func (c *clientConn) watch() {
 	if err == nil && w != nil {
 		var id uint64
 		id, err = w.add(c) // which may report at once
+		c.watched = w
 		d.mu.Lock()
 		d.id = id
 		d.mu.Unlock()

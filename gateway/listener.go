@@ -136,7 +136,8 @@ type clientConn struct {
 	ended       atomic.Bool // the client sends nothing more, and more was to be read
 	once        sync.Once
 	departure   departure
-	writeBy     time.Time // of the writer: the deadline that is set
+	watched     *clientWatch // of who serves the connection; nil until it is watched
+	writeBy     time.Time    // of the writer: the deadline that is set
 
 	framing framing
 	fault   *badMessage // with the next byte of the connection; nil while all is well
@@ -191,7 +192,11 @@ func (c *clientConn) Write(p []byte) (int, error) {
 		}
 		c.writeBy = deadline
 	}
-	return c.Conn.Write(p)
+	n, err := c.Conn.Write(p)
+	if c.watched != nil {
+		c.watched.look(now)
+	}
+	return n, err
 }
 
 // How long and how much is read of a client whose request was refused unread: closed

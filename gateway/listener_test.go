@@ -258,6 +258,39 @@ func TestWatchClient(t *testing.T) {
 	}
 }
 
+// Who writes to clients sees that one has left, though the goroutine that follows them has no turn; again only
+// after a while, since each look is a system call.
+func TestWatchClient_IsSeenByWhoWrites(t *testing.T) {
+	l, conn, client := pair(t, DefaultConfig())
+	watch, err := newClientWatch() // which nobody follows
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = watch.epoll.Close() }()
+	l.mu.Lock()
+	l.clients = watch
+	l.mu.Unlock()
+	left := false
+	watchClient(conn, func() { left = true })
+	_ = client.CloseWrite() // which is there at once, on a machine's own network
+	now := time.Now()
+	watch.looked.Store(now.UnixNano())
+	if watch.look(now.Add(lookEvery / 2)); left {
+		t.Error("it was looked for twice within a millisecond")
+	}
+	for deadline := now.Add(30 * time.Second); !left && time.Now().Before(deadline); {
+		if _, err := conn.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !left {
+		t.Error("nobody saw that it left")
+	}
+	l.mu.Lock()
+	l.clients = nil // whose end nobody would tell
+	l.mu.Unlock()
+}
+
 // One watch tells the clients of a listener apart, also on descriptors that were another's, and says at once of
 // one that has left that it did. It ends with the last connection of a listener that is closed.
 func TestWatchClient_TellsConnectionsApart(t *testing.T) {

@@ -9,8 +9,11 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/enginehttp/socket"
 )
 
 var errLeft = errors.New("the client left")
@@ -89,6 +92,42 @@ func TestCancel_AnywhereEndsAtOnce(t *testing.T) {
 		leave(nil)
 		// The server's goroutines go on: one accepts, and none serves.
 		eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+1 })
+	}
+}
+
+// A server hears at once that its client has gone, though a goroutine still holds the connection, as one does that
+// waits for an answer and has no turn.
+func TestAbort_IsHeardBeforeTheReaderRuns(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	dialed, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Close() }()
+	raw, err := dialed.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &conn{Conn: dialed, socket: socket.Of(dialed)}
+	var aborting sync.WaitGroup
+	err = raw.Control(func(uintptr) { // the descriptor is not closed while this runs, and abort waits for that
+		aborting.Go(c.abort)
+		_ = server.SetReadDeadline(time.Now().Add(30 * time.Second))
+		if _, err := server.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Errorf("the server reads %v, not the end", err)
+		}
+	})
+	aborting.Wait()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -108,8 +108,14 @@ func (c *conn) handshake(ctx context.Context, cfg *tls.Config, host string, trac
 	return err
 }
 
-// abort closes the connection, whoever reads or writes it.
-func (c *conn) abort() { _ = c.socket.Close() }
+// abort closes the connection, whoever reads or writes it. The server hears of it at once: a descriptor that is
+// closed while a goroutine waits for it lasts until that one has run, which takes milliseconds on a busy machine.
+func (c *conn) abort() {
+	if half, is := c.socket.(interface{ CloseWrite() error }); is {
+		_ = half.CloseWrite() // it may be closed already
+	}
+	_ = c.socket.Close()
+}
 
 var longAgo = time.Unix(1, 0)
 
