@@ -46,7 +46,8 @@ func (e *exchange) begin(resp *http.Response, how framing, in *buffer, keep bool
 	resp.Body = b
 }
 
-// directRead is how much room a reader must give to have chunks read into it, in bytes.
+// directRead is how much room a reader must give to have chunks read into it, in bytes. Where more may be there
+// than fills it, it must be more than what a buffer has.
 const directRead = 512
 
 // Read reads what is there, or waits for it.
@@ -119,7 +120,7 @@ func (b *body) readChunks(p []byte) (n int, err error) {
 // decode reads once, if nothing is there, and takes the chunks in it apart. more: something is left.
 func (b *body) decode(p []byte) (n int, more bool, err error) {
 	var used int
-	if b.in == nil && !b.full && len(p) >= directRead {
+	if b.in == nil && len(p) >= directRead && (!b.full || len(p) > bufferSize) {
 		raw, reading := b.c.Read(p)
 		b.full = raw == len(p)
 		n, used, err = b.chunks.decode(p, p[:raw])

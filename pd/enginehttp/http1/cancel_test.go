@@ -297,3 +297,30 @@ func TestBody_NeverReadsNothing(t *testing.T) {
 		}
 	}
 }
+
+// What fills a reader's small room goes through a buffer, and a long one is filled at once again.
+func TestBody_ReadsIntoLongRoomAtOnce(t *testing.T) {
+	const long = 64 << 10
+	answer := chunked + "10000\r\n" + strings.Repeat("x", long) + "\r\n0\r\n\r\n"
+	transport := &Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return newScripted(answer, io.EOF, 0), nil
+	}}
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://engine/", http.NoBody)
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, most := 0, 0
+	for into := make([]byte, directRead); err == nil; into = make([]byte, long) {
+		if read < 2*bufferSize { // still what came with the head, and what fills small room
+			into = into[:directRead]
+		}
+		var n int
+		n, err = resp.Body.Read(into)
+		read, most = read+n, max(most, n)
+	}
+	if read != long || most <= bufferSize {
+		t.Errorf("%d bytes in pieces of %d at most", read, most)
+	}
+	_ = resp.Body.Close()
+}
