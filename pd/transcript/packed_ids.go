@@ -2,7 +2,9 @@ package transcript
 
 import (
 	"bytes"
-	"crypto/sha256"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
 	"encoding/binary"
 	"math/bits"
 	"runtime"
@@ -28,17 +30,41 @@ const sharedText = 6 << 10
 type idRun struct{ packed []byte }
 
 // runName stands for the text of a run. Clients choose the texts, and one that had the name of another's would
-// let a stream go on behind that one's prompt: so it is a hash of which nobody finds two.
-type runName [sha256.Size]byte
-
-func nameOf(text []byte) runName { return sha256.Sum256(text) }
+// let a stream go on behind that one's prompt. So it is a hash under a key of this process that nobody else
+// has: GHASH, which is what AES-GCM authenticates additional data by. Whatever two texts of n bytes are chosen,
+// that key gives them the same name with a probability of less than (n/16 + 2) / 2^128. No name leaves the
+// process, so that nobody learns of the key, and one nonce is enough for all.
+type runName [16]byte
 
 // openRuns are the runs of ids that streams have.
-var openRuns = runTable{runs: make(map[runName]weak.Pointer[idRun])}
+var openRuns = newRunTable()
 
 type runTable struct {
+	names cipher.AEAD // nil: there are none (GODEBUG=fips140=only), and nothing is shared
+	nonce []byte      // of all names
+
 	mu   sync.Mutex // guards runs
 	runs map[runName]weak.Pointer[idRun]
+}
+
+func newRunTable() *runTable {
+	t := &runTable{runs: make(map[runName]weak.Pointer[idRun]), nonce: make([]byte, 12)}
+	key := make([]byte, 16)
+	_, _ = rand.Read(key)            // never fails
+	block, err := aes.NewCipher(key) // nor does this for such a key
+	if err != nil {
+		return t
+	}
+	if names, err := cipher.NewGCM(block); err == nil {
+		t.names = names
+	}
+	return t
+}
+
+// nameOf names a text, by way of some memory.
+func (t *runTable) nameOf(text []byte, scratch *[]byte) runName {
+	*scratch = t.names.Seal((*scratch)[:0], t.nonce, nil, text)
+	return runName(*scratch)
 }
 
 func (t *runTable) find(name runName) *idRun {
@@ -75,13 +101,13 @@ var packing = sync.Pool{New: func() any { return new([]byte) }}
 func packIDs(text []byte) (p packedIDs, ok bool) {
 	scratch := packing.Get().(*[]byte)
 	defer packing.Put(scratch)
-	for len(text) > sharedText {
+	for openRuns.names != nil && len(text) > sharedText {
 		comma := bytes.IndexByte(text[sharedText:], ',')
 		if comma < 0 {
 			break
 		}
 		part := text[:sharedText+comma]
-		name := nameOf(part)
+		name := openRuns.nameOf(part, scratch)
 		r := openRuns.find(name)
 		if r == nil {
 			if *scratch, ok = appendPacked((*scratch)[:0], part); !ok {

@@ -81,11 +81,49 @@ func TestPackIDs_ShareABeginning(t *testing.T) {
 	}
 }
 
+// A text has one name, and one that differs in a single bit, or is longer, another: of each table its own.
+func TestRunTable_NamesTexts(t *testing.T) {
+	text, scratch := []byte(idText(1000, 2000)), new([]byte)
+	seen := map[runName]string{newRunTable().nameOf(text, scratch): "of another table"}
+	note := func(how string, text []byte) {
+		name := openRuns.nameOf(text, scratch)
+		if other, is := seen[name]; is {
+			t.Errorf("%s has the name of the one %s", how, other)
+		}
+		seen[name] = how
+	}
+	note("as it is", text)
+	if openRuns.nameOf(bytes.Clone(text), new([]byte)) != openRuns.nameOf(text, scratch) {
+		t.Error("equal texts have different names")
+	}
+	for i := range text {
+		text[i] ^= 1
+		note("changed at "+strconv.Itoa(i), text)
+		text[i] ^= 1
+	}
+	note("with a zero more", append(slices.Clone(text), 0))
+	note("with a byte less", text[:len(text)-1])
+	if n := testing.AllocsPerRun(10, func() { openRuns.nameOf(text, scratch) }); n != 0 {
+		t.Errorf("a name costs %v allocations", n)
+	}
+}
+
+// Where there are no names ids are kept all the same, each stream's for itself.
+func TestPackIDs_ShareNothingWithoutNames(t *testing.T) {
+	names := openRuns.names
+	defer func() { openRuns.names = names }()
+	openRuns.names = nil
+	text := idText(500_000, 4096)
+	if p, ok := packIDs([]byte(text)); !ok || p.shared != nil || string(p.appendTo(nil)) != text {
+		t.Errorf("%d runs are shared, or the ids are others", len(p.shared))
+	}
+}
+
 // What no stream has any more is let go of.
 func TestPackIDs_LetsGoOfWhatNoStreamHas(t *testing.T) {
 	text := []byte(idText(300_000, 4096))
 	p, _ := packIDs(text)
-	name := nameOf(text[:sharedText+bytes.IndexByte(text[sharedText:], ',')])
+	name := openRuns.nameOf(text[:sharedText+bytes.IndexByte(text[sharedText:], ',')], new([]byte))
 	if openRuns.find(name) != p.shared[0] {
 		t.Fatal("it is not shared")
 	}
