@@ -144,6 +144,17 @@ func TestValueMembers(t *testing.T) {
 	}
 }
 
+// A member is the first of its name among the object's own.
+func TestValueMember(t *testing.T) {
+	for raw, want := range map[string]string{
+		`{"b":{"a":1},"a" : [2 ] ,"a":3}`: "[2 ]", `{"ab":1,"b":"a"}`: "", `{}`: "", `["a"]`: "", ``: "", `{"a":1`: "1", `{"b":1`: "",
+	} {
+		if got := Value(raw).Member("a"); string(got) != want {
+			t.Errorf("%s: %s, want %s", raw, got, want)
+		}
+	}
+}
+
 func TestValueIsEmptyArray(t *testing.T) {
 	for raw, want := range map[string]bool{`[]`: true, "[ \n]": true, `[1]`: false, `[[]]`: false, `{}`: false, ``: false, `[`: false, `" ]"`: false} {
 		if got := Value(raw).IsEmptyArray(); got != want {

@@ -108,6 +108,17 @@ func (v Value) Members() iter.Seq2[string, Value] {
 	}
 }
 
+// Member is the value of an object's first member with a key that has no escapes, nil where there is none: of
+// a value that was checked.
+func (v Value) Member(key string) Value {
+	for m, err := range jsonscan.Members(v) {
+		if err == nil && string(m.Key) == key {
+			return m.Value
+		}
+	}
+	return nil
+}
+
 // IsArray reports whether the value is an array.
 func (v Value) IsArray() bool { return len(v) > 0 && v[0] == '[' }
 

@@ -41,17 +41,17 @@ func TakesIDs(d *api.Dialect, body api.Body) bool {
 // AnswerBlocks is what decode's answer says of the KV that it keeps: how many blocks with how many
 // tokens, and the host that has them. false: it is not such that a prefill can read a part of it.
 func AnswerBlocks(handoff []byte) (blocks HandedBlocks, hosts []string, ok bool) {
-	params := gjson.ParseBytes(handoff)
-	if !params.Get("do_remote_decode").Bool() {
+	params, _ := api.Value(handoff).Object()
+	if keeps, _ := params.Get("do_remote_decode").Bool(); !keeps {
 		return HandedBlocks{}, nil, false
 	}
 	for _, field := range []string{"remote_engine_id", "remote_request_id", "remote_host", "remote_port"} {
-		if value := params.Get(field); !value.Exists() || value.Type == gjson.Null {
+		if params.Get(field).Null() {
 			return HandedBlocks{}, nil, false
 		}
 	}
 	blocks = wholeBlocks(params)
-	return blocks, hostsIn(api.Value(params.Get("remote_host").Raw)), blocks.Blocks > 0
+	return blocks, hostsIn(params.Get("remote_host")), blocks.Blocks > 0
 }
 
 // answerParams are the transfer parameters of a prefill leg that reads an answer's KV: as they came,

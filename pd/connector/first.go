@@ -3,8 +3,6 @@ package connector
 import (
 	"strconv"
 
-	"github.com/tidwall/gjson"
-
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -52,13 +50,31 @@ func MaySayFirst(s *pools.Server) bool {
 // writes, it is not known what decode makes of a longer prompt; and prefill of a model that
 // keeps a state computes one token less than the prompt has (vllm nixl/base_scheduler.py,
 // _truncate_request_for_prefill), so that its token is none of the answer.
-func wholeBlocks(params gjson.Result) HandedBlocks {
-	groups := params.Get("remote_block_ids").Array()
-	if len(groups) != 1 || !groups[0].IsArray() || params.Get("transfer_mode").String() == "push" {
+func wholeBlocks(handoff api.Body) HandedBlocks {
+	groups, n := handoff.Get("remote_block_ids"), 0
+	blocks := 0
+	for group := range groups.Elements() {
+		if n++; n > 1 || !group.IsArray() {
+			return HandedBlocks{}
+		}
+		_, blocks = api.IDList(group)
+	}
+	if n == 0 || isPushed(handoff) {
 		return HandedBlocks{}
 	}
-	_, blocks := api.IDList(api.Value(groups[0].Raw))
-	return HandedBlocks{Blocks: blocks, Tokens: int(params.Get("remote_num_tokens").Int())}
+	return HandedBlocks{Blocks: blocks, Tokens: tokensIn(handoff)}
+}
+
+// isPushed reports a hand-off whose KV prefill writes.
+func isPushed(handoff api.Body) bool {
+	mode, _ := handoff.Get("transfer_mode").String()
+	return mode == "push"
+}
+
+// tokensIn is how many tokens a hand-off says that its KV covers, 0 where it does not.
+func tokensIn(handoff api.Body) int {
+	n, _ := handoff.Get("remote_num_tokens").Int()
+	return int(n)
 }
 
 // HandedBlocks are the KV blocks of a hand-off and the tokens in them. The zero value: not

@@ -63,9 +63,11 @@ func TestPieces_WhichServersCan(t *testing.T) {
 func TestWholeBlocks(t *testing.T) {
 	for params, want := range map[string]HandedBlocks{
 		`{"remote_block_ids":[[1,2,3]],"remote_num_tokens":40}`: {3, 40}, `{"remote_block_ids":[[1],[2]],"remote_num_tokens":40}`: {}, `{"remote_block_ids":[1],"remote_num_tokens":40}`: {},
+		`{"remote_block_ids":[],"remote_num_tokens":40}`: {}, `{"remote_block_ids":null,"remote_num_tokens":40}`: {}, `{"remote_block_ids":[ [1, 2] ]}`: {2, 0},
 		`{"remote_block_ids":[[1,2]],"remote_num_tokens":40,"transfer_mode":"push"}`: {}, `{"remote_block_ids":[[1,2]],"remote_num_tokens":40,"transfer_mode":"pull"}`: {2, 40}, `{}`: {},
 	} {
-		if got := wholeBlocks(gjson.Parse(params)); got != want {
+		handoff, _ := api.Value(params).Object()
+		if got := wholeBlocks(handoff); got != want {
 			t.Errorf("%s: %+v, want %+v", params, got, want)
 		}
 	}

@@ -1,8 +1,6 @@
 package connector
 
 import (
-	"bytes"
-
 	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -50,14 +48,16 @@ func nixlPrefill(t *Transfer) LegRequest {
 // decode takes them (sharesIDs). When prefill pushes, it looks the blocks
 // up by the request id (vllm nixl/push_scheduler.py), and decode must not be told of them.
 func nixlDecode(t *Transfer, answer []byte) decodeLeg {
-	params := gjson.GetBytes(answer, api.HandoffField)
-	object, ok := api.Value(params.Raw).Object()
+	object, ok := api.Value(answer).Member(api.HandoffField).Object()
 	if !ok {
 		return decodeLeg{request: t.legWith()}
 	}
-	object = object.With(api.Remove("remote_prefill_cached_tokens"))
+	blocks := wholeBlocks(object)
+	if object.Get("remote_prefill_cached_tokens") != nil { // a hand-off that is not edited is copied once less
+		object = object.With(api.Remove("remote_prefill_cached_tokens"))
+	}
 	var edits []api.Edit
-	if params.Get("transfer_mode").String() == "push" {
+	if isPushed(object) {
 		object = object.With(api.Remove("remote_block_ids"))
 		if id := gjson.GetBytes(answer, "id"); t.dialect == api.Responses && id.Type == gjson.String {
 			// Its request id is no header's: a response names it in its body, and is named by it
@@ -77,11 +77,11 @@ func nixlDecode(t *Transfer, answer []byte) decodeLeg {
 		object = object.With(api.Set("prompt_token_ids", ids))
 	}
 	return decodeLeg{
-		request:   t.legWith(append(edits, api.Set(api.HandoffField, bytes.Clone(object.Bytes())))...),
+		request:   t.legWith(append(edits, api.Set(api.HandoffField, object.Bytes()))...),
 		hasKV:     true,
-		tokens:    int(params.Get("remote_num_tokens").Int()),
+		tokens:    tokensIn(object),
 		sharesIDs: ids != nil,
-		blocks:    wholeBlocks(params),
+		blocks:    blocks,
 		hosts:     hostsIn(object.Get("remote_host")),
 	}
 }

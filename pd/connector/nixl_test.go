@@ -39,6 +39,19 @@ func TestNIXL_HandoffIsVerbatimButForPrefillsCacheHits(t *testing.T) {
 	}
 }
 
+// Decode's leg has memory of its own: prefill's answer may be as long as the prompt.
+func TestNIXL_TheLegHoldsNothingOfTheAnswer(t *testing.T) {
+	body, _ := api.ParseBody([]byte(`{"model":"m"}`))
+	for _, params := range []string{`{"remote_host":"10.0.0.1"}`, `{"remote_host":"10.0.0.1","remote_prefill_cached_tokens":16}`} {
+		answer := []byte(`{"kv_transfer_params":` + params + `}`)
+		leg := nixlDecode(&Transfer{dialect: api.Chat, body: body}, answer)
+		clear(answer)
+		if got := string(leg.request.Body.Bytes()); got != `{"model":"m","kv_transfer_params":{"remote_host":"10.0.0.1"}}` || leg.hosts[0] != "10.0.0.1" {
+			t.Errorf("%s: %s, %v", params, got, leg.hosts)
+		}
+	}
+}
+
 func TestNIXL_NoHandoffIsNormal(t *testing.T) {
 	body, _ := api.ParseBody([]byte(`{"model":"m"}`))
 	for _, answer := range []string{`{"id":"x"}`, `{"kv_transfer_params":null}`} {
