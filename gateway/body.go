@@ -62,7 +62,8 @@ func (s *Server) newBodyBuffer(length int) *bodyBuffer {
 }
 
 // readAll reads to the end of the body. An announced length is counted at once, so that some
-// come in whole where not all can. Errors: errBodyTooLarge, queue.ErrFull, or the reader's.
+// come in whole where not all can, and a usual one is given its room at once. Errors: errBodyTooLarge,
+// queue.ErrFull, or the reader's.
 func (b *bodyBuffer) readAll(r io.Reader) ([]byte, error) {
 	largest := b.most + 1 // the one byte more shows that it is too large
 	if b.length >= 0 {
@@ -71,7 +72,7 @@ func (b *bodyBuffer) readAll(r io.Reader) ([]byte, error) {
 	if !b.counted.grow(b.length) {
 		return nil, queue.ErrFull
 	}
-	b.data = make([]byte, 0, min(largest, freeBytes))
+	b.data = make([]byte, 0, min(largest, max(freeBytes, min(b.length, roomAtOnce))))
 	for {
 		n, err := r.Read(b.data[len(b.data):cap(b.data)])
 		b.data = b.data[:len(b.data)+n]

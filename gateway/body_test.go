@@ -297,3 +297,32 @@ func (r *pieceReader) Read(p []byte) (int, error) {
 	r.text = r.text[n:]
 	return n, nil
 }
+
+// A body of a usual announced length is read into the memory in which it stays.
+func TestBodyBuffer_AUsualBodyIsGivenItsRoomAtOnce(t *testing.T) {
+	const length = roomAtOnce - 1
+	s := decoder(1 << 20)
+	r := &pieceReader{bytes.Repeat([]byte("x"), length), 1}
+	b := s.newBodyBuffer(length)
+	if !b.counted.grow(length) {
+		t.Fatal("there is no room")
+	}
+	var began *byte
+	body, err := b.readAll(readerFunc(func(p []byte) (n int, err error) {
+		if began == nil {
+			began = &p[0]
+		}
+		r.size = len(p)/2 + 1
+		if n, err = r.Read(p); len(r.text) == 0 {
+			err = io.EOF // with the last of it, as fasthttp says it
+		}
+		return n, err
+	}))
+	if err != nil || len(body) != length || &body[0] != began {
+		t.Errorf("%d bytes, %v, or they were moved", len(body), err)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
