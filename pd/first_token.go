@@ -123,7 +123,7 @@ func (f firstTokens) beginWith(st *requestState, h *connector.Handoff, token *ap
 	var begun []byte
 	var c api.Chunk
 	for data := range api.Events(api.FirstEvents(st.req.Dialect, answer, wantsEachUsage(st.req.Body))) {
-		st.req.Dialect.ReadEvent(data, &c)
+		st.req.Dialect.ReadEvent(data, &c, nil)
 		begun = fmt.Appendf(begun, "data: %s\n\n", said.Record(&c, data))
 	}
 	if err := said.BehindFirst(api.TextLength(gjson.GetBytes(h.First, "choices.0.logprobs"))); err != nil {

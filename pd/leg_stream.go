@@ -112,7 +112,11 @@ func (s *legStream) event() ([]byte, error) {
 		return nil, s.broken(err)
 	}
 	now := time.Now()
-	g := s.dialect.ReadEvent(ev.Data, &s.chunk)
+	var prompts api.PromptReader
+	if s.transcript != nil {
+		prompts = s.transcript
+	}
+	g := s.dialect.ReadEvent(ev.Data, &s.chunk, prompts)
 	if g.Failure != "" {
 		return nil, failedByEngine(g.Failure, ev.Data)
 	}

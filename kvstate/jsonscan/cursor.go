@@ -1,6 +1,9 @@
 package jsonscan
 
-import "errors"
+import (
+	"bytes"
+	"errors"
+)
 
 // Cursor walks a text once, from its beginning to its end, as strictly as Check does, and shows what its
 // user wants to see on the way. It allocates nothing. Once something is not well formed it stands still:
@@ -94,6 +97,21 @@ func (c *Cursor) Value() []byte {
 	if c.err = c.value(c.depth); c.err != nil {
 		return nil
 	}
+	return c.raw[from:c.at:c.at]
+}
+
+// Numbers returns the array that comes next, and goes behind it, where isNumbers reports that what stands between its
+// brackets is numbers that commas part, as JSON has them. Else it returns nil, and stays where it is: as with a
+// list that is empty or has lists in it. A user who reads the numbers has them checked by the way.
+func (c *Cursor) Numbers(isNumbers func(text []byte) bool) []byte {
+	if c.err != nil || c.depth >= MaxDepth || c.next() != '[' {
+		return nil
+	}
+	from, length := c.at, bytes.IndexByte(c.raw[c.at:], ']')
+	if length < 0 || !isNumbers(c.raw[from+1:from+length]) {
+		return nil
+	}
+	c.at = from + length + 1
 	return c.raw[from:c.at:c.at]
 }
 

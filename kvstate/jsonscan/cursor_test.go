@@ -79,3 +79,51 @@ func FuzzCursor(f *testing.F) {
 		}
 	})
 }
+
+// A list of numbers is skipped on the word of who reads it, who is asked of nothing else; then the text is
+// what Check says of it.
+func TestCursor_TakesAReadersWordForNumbers(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"a":[1, 2],"b":3}`: "1, 2", `{"a": [1],"b":3}`: "1", `{"a":[x],"b":3}`: "x", `{"a":[],"b":3}`: "", `{"a":[[1],[2]],"b":3}`: "[1", `{"a":["]"],"b":3}`: `"`,
+		`{"a":1,"b":3}`: "not asked", `{"a":"[1]","b":3}`: "not asked", `{"a":[1`: "not asked", `{"a"`: "not asked", `{"a":`: "not asked",
+	} {
+		for _, isNumbers := range []bool{true, false} {
+			asked, c := "not asked", NewCursor([]byte(text))
+			c.Enter('{')
+			c.Key()
+			value := c.Numbers(func(text []byte) bool {
+				asked = string(text)
+				return isNumbers
+			})
+			if asked != want || (value != nil) != (isNumbers && want != "not asked") || value != nil && string(value) != "["+want+"]" {
+				t.Errorf("%s: asked of %s, got %s", text, asked, value)
+			}
+			if value == nil {
+				c.Value()
+			}
+			for c.More('}') {
+				c.Key()
+				c.Value()
+			}
+			if err := c.End(); value == nil && (err == nil) != (Check([]byte(text)) == nil) {
+				t.Errorf("%s: %v", text, err)
+			}
+		}
+	}
+	deep := NewCursor([]byte(strings.Repeat("[", MaxDepth-1) + "1" + strings.Repeat("]", MaxDepth-1)))
+	for range MaxDepth - 2 {
+		deep.Enter('[')
+	}
+	if last := deep; string(last.Numbers(isAnything)) != "[1]" {
+		t.Error("the deepest list is not taken")
+	}
+	deep = NewCursor([]byte(strings.Repeat("[", MaxDepth) + "1" + strings.Repeat("]", MaxDepth)))
+	for range MaxDepth - 1 {
+		deep.Enter('[')
+	}
+	if deep.Numbers(isAnything) != nil || deep.Value() != nil {
+		t.Error("one that is nested too deep is taken")
+	}
+}
+
+func isAnything([]byte) bool { return true }

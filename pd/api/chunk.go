@@ -16,7 +16,9 @@ type Chunk struct {
 	// Ordinary: it has no usage, and nothing that belongs between engines.
 	Ordinary bool
 
-	Prompt Value // ids of the prompt, in the first one
+	Prompt     Value // ids of the prompt, in the first one
+	PromptRead bool  // they are what the reader of prompts was given last
+
 	IDs    Value // of the answer, since the last one
 	Text   Value
 	Finish Value // finish_reason
@@ -28,12 +30,19 @@ type Chunk struct {
 	more   [][2]int  // of an event that says something twice
 }
 
+// PromptReader reads the ids of a prompt, which may be a thousand times as long as the rest of their event.
+type PromptReader interface {
+	// ReadPrompt is given what stands between the brackets of a list, and reports whether that is whole numbers
+	// that commas part, as strictly as JSON has it. It is false as well where it does not read them.
+	ReadPrompt(ids []byte) bool
+}
+
 // ReadEvent returns what an event means, and reads it into a chunk: of chat and completions. The usual
-// event is walked once for both.
-func (d *Dialect) ReadEvent(data []byte, into *Chunk) Meaning {
+// event is walked once for both, and for the reader of its prompt's ids; nil: there is none.
+func (d *Dialect) ReadEvent(data []byte, into *Chunk, prompts PromptReader) Meaning {
 	into.reset()
 	if d == Chat || d == Completions {
-		if g, ok := into.readCommon(data, d == Chat); ok {
+		if g, ok := into.readCommon(data, d == Chat, prompts); ok {
 			return g
 		}
 		*into = ReadChunk(data)

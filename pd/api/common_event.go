@@ -12,21 +12,21 @@ import (
 // is not the usual one. Then the long way says what the event means, and words what is wrong with it.
 
 // readCommon reads an event of chat or completions into an empty chunk, and returns what it means.
-func (c *Chunk) readCommon(data []byte, chat bool) (g Meaning, ok bool) {
+func (c *Chunk) readCommon(data []byte, chat bool, prompts PromptReader) (g Meaning, ok bool) {
 	at := jsonscan.NewCursor(data)
 	common, ordinary := true, true
 	for more := at.Enter('{'); more && common; more = at.More('}') {
 		from := at.Offset()
 		switch key := at.Key(); string(key) {
 		case "choices":
-			common = c.Choices < 0 && c.readCommonChoices(&at, chat, &g)
+			common = c.Choices < 0 && c.readCommonChoices(&at, chat, prompts, &g)
 		case "object":
 			kind, plain := plainString(at.Value())
 			common = plain && string(kind) != "error"
 		case "error":
 			common = false
 		case "prompt_token_ids":
-			value := at.Value()
+			value := c.readPrompt(&at, prompts)
 			c.hide(from, at.Offset(), value, &c.Prompt)
 		case "usage":
 			c.Usage = at.Value()
@@ -44,16 +44,16 @@ func (c *Chunk) readCommon(data []byte, chat bool) (g Meaning, ok bool) {
 }
 
 // readCommonChoices reads the choices of an event. What the chunk keeps is of the first one.
-func (c *Chunk) readCommonChoices(at *jsonscan.Cursor, chat bool, g *Meaning) (common bool) {
+func (c *Chunk) readCommonChoices(at *jsonscan.Cursor, chat bool, prompts PromptReader, g *Meaning) (common bool) {
 	c.Choices = 0
 	common = at.Next() == '['
 	for more := common && at.Enter('['); more && common; more = at.More(']') {
 		into := c
 		if c.Choices++; c.Choices > 1 {
-			into = &Chunk{}
+			into, prompts = &Chunk{}, nil
 		}
 		var choice commonChoice
-		if common = choice.read(at, into); !common {
+		if common = choice.read(at, into, prompts); !common {
 			break
 		}
 		if choice.finished {
@@ -64,6 +64,18 @@ func (c *Chunk) readCommonChoices(at *jsonscan.Cursor, chat bool, g *Meaning) (c
 	return common
 }
 
+// readPrompt goes behind a list of ids that its reader has read, and behind any other value.
+func (c *Chunk) readPrompt(at *jsonscan.Cursor, prompts PromptReader) (value []byte) {
+	c.PromptRead = false
+	if prompts != nil {
+		value = at.Numbers(prompts.ReadPrompt)
+	}
+	if c.PromptRead = value != nil; c.PromptRead {
+		return value
+	}
+	return at.Value()
+}
+
 // commonChoice is what a choice of an event says.
 type commonChoice struct {
 	seen     members
@@ -72,7 +84,7 @@ type commonChoice struct {
 	delta    commonDelta
 }
 
-func (h *commonChoice) read(at *jsonscan.Cursor, into *Chunk) (common bool) {
+func (h *commonChoice) read(at *jsonscan.Cursor, into *Chunk, prompts PromptReader) (common bool) {
 	common = at.Next() == '{'
 	for more := common && at.Enter('{'); more && common; more = at.More('}') {
 		from := at.Offset()
@@ -93,7 +105,7 @@ func (h *commonChoice) read(at *jsonscan.Cursor, into *Chunk) (common bool) {
 			value := at.Value()
 			into.hide(from, at.Offset(), value, &into.IDs)
 		case "prompt_token_ids":
-			value := at.Value()
+			value := into.readPrompt(at, prompts)
 			into.hide(from, at.Offset(), value, &into.Prompt)
 		case "stop_reason":
 			into.Stop = at.Value()

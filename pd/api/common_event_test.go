@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"reflect"
@@ -64,6 +65,17 @@ var uncommonEvents = []string{
 
 func streamDialects() []*Dialect { return []*Dialect{Chat, Completions, Responses, Messages} }
 
+// prompt is a reader of prompts' ids: all that it was given last and took.
+type prompt struct{ read string }
+
+func (p *prompt) ReadPrompt(ids []byte) bool {
+	if !json.Valid(slices.Concat([]byte("["), ids, []byte("]"))) || len(bytes.Trim(ids, "0123456789 ,")) > 0 || len(ids) == 0 {
+		return false
+	}
+	p.read = "[" + string(ids) + "]"
+	return true
+}
+
 // checkMeaning compares the one pass with the long way.
 func checkMeaning(t *testing.T, data []byte) (common map[*Dialect]bool) {
 	t.Helper()
@@ -71,9 +83,21 @@ func checkMeaning(t *testing.T, data []byte) (common map[*Dialect]bool) {
 	for _, d := range []*Dialect{Chat, Completions} {
 		var c Chunk
 		c.reset()
-		g, ok := c.readCommon(data, d == Chat)
+		g, ok := c.readCommon(data, d == Chat, nil)
+		var p prompt
+		var read Chunk
+		read.reset()
+		if also, as := read.readCommon(data, d == Chat, &p); as != ok || ok && !reflect.DeepEqual(also, g) {
+			t.Errorf("%s: %s means %+v, %v where its prompt is read, and %+v, %v", d.Name, data, also, as, g, ok)
+		}
 		if common[d] = ok; !ok {
 			continue
+		}
+		if read.PromptRead && string(read.Prompt) != p.read {
+			t.Errorf("%s: %s has the prompt %s, and %s was read", d.Name, data, read.Prompt, p.read)
+		}
+		if read.PromptRead = false; !reflect.DeepEqual(c, read) {
+			t.Errorf("%s: %s is %+v where its prompt is read, and %+v", d.Name, data, read, c)
 		}
 		checkChunk(t, &c, data)
 		if want := d.inspect(data); !reflect.DeepEqual(g, want) {
@@ -139,6 +163,7 @@ func FuzzInspect_OnePass(f *testing.F) {
 	}
 	for _, list := range []string{"[1,,2]", "[01]", "[-]", "[1,2", "[1]]", `[1,"]"]`, "[ 1 , 2 ]", "[[1],[2]]"} {
 		f.Add([]byte(`{"choices":[{"index":0,"delta":{"content":"a"}}],"prompt_token_ids":` + list + `}`))
+		f.Add([]byte(`{"choices":[{"index":0,"text":"a","prompt_token_ids":` + list + `},{"index":1,"text":"b","prompt_token_ids":[7]}],"prompt_token_ids":` + list + `}`))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) { checkMeaning(t, data) })
 }

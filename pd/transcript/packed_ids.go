@@ -97,7 +97,8 @@ func (t *runTable) remove(name runName) {
 // packing are buffers for ids whose length as varints is not known yet.
 var packing = sync.Pool{New: func() any { return new([]byte) }}
 
-// packIDs packs ids of the form "1, 2,3"; false where they are not of that form.
+// packIDs packs ids of the form "1, 2,3"; false where they are not of that form, which is that of a list in JSON. Of
+// digits that another stream has that was found out before.
 func packIDs(text []byte) (p packedIDs, ok bool) {
 	scratch := packing.Get().(*[]byte)
 	defer packing.Put(scratch)
@@ -137,7 +138,7 @@ func appendPacked(packed, text []byte) (_ []byte, ok bool) {
 		for ; at < len(text) && text[at] >= '0' && text[at] <= '9'; at++ {
 			id, digits = 10*id+uint64(text[at]-'0'), digits+1
 		}
-		if digits == 0 || digits > 18 {
+		if digits == 0 || digits > 18 || digits > 1 && text[at-digits] == '0' {
 			return packed, false
 		}
 		packed = binary.AppendUvarint(packed, id)
@@ -172,7 +173,7 @@ func appendUsual(packed, text []byte, from int) (_ []byte, at int) {
 		w := binary.LittleEndian.Uint64(text[at:]) ^ everyByte*'0'
 		others := (w + everyByte*(0x80-10) | w) & highBits
 		length := bits.TrailingZeros64(others) &^ 7 // in bits
-		if length == 0 || length == 64 || byte(w>>length) != ','^'0' {
+		if length == 0 || length == 64 || byte(w>>length) != ','^'0' || byte(w) == 0 && length > 8 {
 			break
 		}
 		id := digitsValue(w << (64 - length))

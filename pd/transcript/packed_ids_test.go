@@ -2,6 +2,7 @@ package transcript
 
 import (
 	"bytes"
+	"encoding/json"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -117,6 +118,30 @@ func TestPackIDs_ShareNothingWithoutNames(t *testing.T) {
 	if p, ok := packIDs([]byte(text)); !ok || p.shared != nil || string(p.appendTo(nil)) != text {
 		t.Errorf("%d runs are shared, or the ids are others", len(p.shared))
 	}
+}
+
+// What is packed is a list of whole numbers as JSON has it, whether another stream has its digits or not: who
+// reads an event takes the word of ReadPrompt for that.
+func FuzzPackIDs_OnlyWhatJSONTakes(f *testing.F) {
+	for _, text := range []string{"1,2,3", "0", "01", "1,00", "1,007,123456,1234567", "10,0,7", "1, 2 ,\n3", "-1", "1.5", "1e3", "1,,2", "1,", ",1", "", " ", "1 2", "a", "[1]", "999999999999999999", "9999999999999999999", "12345678,0123456"} {
+		f.Add(text, 1)
+		f.Add(text, 1000)
+	}
+	f.Fuzz(func(t *testing.T, text string, times int) {
+		long := strings.Repeat(text+",", max(0, min(times, 4000))) + text
+		for range 2 { // others, and those that another stream has
+			p, ok := packIDs([]byte(long))
+			if !ok {
+				continue
+			}
+			if !json.Valid([]byte("["+long+"]")) || strings.Trim(long, "0123456789, \t\r\n") != "" {
+				t.Fatalf("%.99q is packed", long)
+			}
+			if got, want := string(p.appendTo(nil)), strings.Join(strings.Fields(long), ""); got != want {
+				t.Fatalf("%.99q is %.99q", want, got)
+			}
+		}
+	})
 }
 
 // What no stream has any more is let go of.

@@ -14,6 +14,7 @@ type Transcript struct {
 
 	prompt       packedIDs
 	promptTokens int
+	promptRead   packedIDs // of the event under way, which is not recorded
 	answer       []byte
 	answerTokens int
 	// delivered is the part of answer whose text the client has: an engine holds back
@@ -96,6 +97,15 @@ func (t *Transcript) StartLeg(e Engine, body api.Body) api.Body {
 	return body
 }
 
+// ReadPrompt packs the ids of the prompt, of an event that Record is given next: see api.PromptReader.
+func (t *Transcript) ReadPrompt(ids []byte) (ok bool) {
+	if !t.asked || t.promptTokens > 0 {
+		return false
+	}
+	t.promptRead, ok = packIDs(ids)
+	return ok
+}
+
 // Record notes what an event says, which c is, and returns it as the client may see it, nil if it may not.
 func (t *Transcript) Record(c *api.Chunk, data []byte) []byte {
 	if !t.asked && !t.continued {
@@ -132,11 +142,13 @@ func (t *Transcript) Record(c *api.Chunk, data []byte) []byte {
 func (t *Transcript) recordChunk(c *api.Chunk) {
 	if ids, n := api.IDList(c.Prompt); n > 0 && t.promptTokens == 0 {
 		t.promptTokens = n
-		var ok bool
-		if t.prompt, ok = packIDs(ids); !ok {
-			t.beyondIDs = true
+		packed, ok := t.promptRead, true
+		if !c.PromptRead {
+			packed, ok = packIDs(ids)
 		}
+		t.prompt, t.beyondIDs = packed, t.beyondIDs || !ok
 	}
+	t.promptRead = packedIDs{}
 	if ids, n := api.IDList(c.IDs); n > 0 {
 		if len(t.answer) > 0 {
 			t.answer = append(t.answer, ',')

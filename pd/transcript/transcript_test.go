@@ -94,8 +94,39 @@ func TestTranscript_WhoContinuesTextIsNotAskedForIDs(t *testing.T) {
 // recordAt is Record of an event of any shape.
 func (t *Transcript) recordAt(data []byte) []byte {
 	var c api.Chunk
-	t.req.Dialect.ReadEvent(data, &c)
+	t.req.Dialect.ReadEvent(data, &c, t)
 	return t.Record(&c, data)
+}
+
+// The ids of the prompt are those of the event that has them first, whether they are read with the event or from
+// what it came to, and those of an event that cannot be read are none.
+func TestReadPrompt_TheIDsAreTheEvents(t *testing.T) {
+	const first = `{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"prompt_token_ids":%s}`
+	for name, c := range map[string]struct {
+		events []string
+		want   string
+		beyond bool
+	}{
+		"one event":              {[]string{fmt.Sprintf(first, "[1,2]")}, "1,2", false},
+		"the first of two":       {[]string{fmt.Sprintf(first, "[1,2]"), fmt.Sprintf(first, "[3]")}, "1,2", false},
+		"none before":            {[]string{fmt.Sprintf(first, "null"), fmt.Sprintf(first, "[3]")}, "3", false},
+		"another choice's":       {[]string{`{"choices":[{"index":0,"text":"a","prompt_token_ids":[1]},{"index":1,"text":"b","prompt_token_ids":[9]}]}`}, "1", true},
+		"the last of an event":   {[]string{`{"choices":[{"index":0,"delta":{},"prompt_token_ids":[1]}],"prompt_token_ids":[2]}`}, "2", false},
+		"a list of other things": {[]string{fmt.Sprintf(first, "[1.5]")}, "", true},
+		"numbers that are long":  {[]string{fmt.Sprintf(first, "[9999999999999999999]")}, "", true},
+		"cut off":                {[]string{`{"prompt_token_ids":[7],"choices":`, fmt.Sprintf(first, "[1]")}, "1", false},
+	} {
+		s := Transcript{req: Request{Dialect: api.Chat}, asked: true}
+		for _, e := range c.events {
+			s.recordAt([]byte(e))
+		}
+		if got := string(s.prompt.appendTo(nil)); got != c.want || s.beyondIDs != c.beyond || s.promptRead.shared != nil || s.promptRead.rest != nil {
+			t.Errorf("%s: %q, beyond ids: %v, left %v", name, got, s.beyondIDs, s.promptRead)
+		}
+	}
+	if s := (&Transcript{}); s.ReadPrompt([]byte("1")) {
+		t.Error("ids are read of an engine that was asked for none")
+	}
 }
 
 // An event that brings a token is read, kept and cut without an allocation.
@@ -104,7 +135,7 @@ func TestRecord_AnEventAllocatesNothing(t *testing.T) {
 	s := Transcript{req: Request{Dialect: api.Chat}, asked: true}
 	var c api.Chunk
 	if n := testing.AllocsPerRun(100, func() {
-		api.Chat.ReadEvent(event, &c)
+		api.Chat.ReadEvent(event, &c, &s)
 		if len(s.Record(&c, event)) == 0 || len(s.answer) == 0 {
 			t.Fatal("it is not recorded")
 		}
@@ -122,7 +153,7 @@ func BenchmarkTranscript_Event(b *testing.B) {
 	var c api.Chunk
 	b.ReportAllocs()
 	for b.Loop() {
-		api.Chat.ReadEvent(event, &c)
+		api.Chat.ReadEvent(event, &c, &s)
 		s.Record(&c, event)
 		s.answer = s.answer[:0]
 	}
