@@ -3,6 +3,7 @@ package vllm
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -235,21 +236,48 @@ func add(sum, more map[string]any) {
 	}
 }
 
-// addList joins lists: what has an index with what has the same, everything else one behind the other.
+// addList joins lists: what has an index with what has the same, in the order of the indexes, since which of several
+// answers says something first is by chance; everything else one behind the other.
 func addList(list, more []any) []any {
 	for _, item := range more {
 		object, _ := item.(map[string]any)
-		at := slices.IndexFunc(list, func(of any) bool {
-			own, _ := of.(map[string]any)
-			return object["index"] != nil && own["index"] == object["index"]
-		})
-		if at < 0 {
+		index, has := object["index"].(float64)
+		if !has {
 			list = append(list, item)
+			continue
+		}
+		at, found := slices.BinarySearchFunc(list, index, func(of any, index float64) int {
+			return cmp.Compare(of.(map[string]any)["index"].(float64), index)
+		})
+		if !found {
+			list = slices.Insert(list, at, item)
 			continue
 		}
 		add(list[at].(map[string]any), object)
 	}
 	return list
+}
+
+// TestEventsOfTwoAnswers: which of two answers says something first makes no difference, and what each says does.
+func TestEventsOfTwoAnswers(t *testing.T) {
+	sum := func(events ...string) map[string]any {
+		all := map[string]any{}
+		for _, text := range events {
+			var event map[string]any
+			if err := json.Unmarshal([]byte(text), &event); err != nil {
+				t.Fatal(err)
+			}
+			addEvent(all, event)
+		}
+		return all
+	}
+	const a, b, c = `{"choices":[{"index":0,"text":"a"}]}`, `{"choices":[{"index":1,"text":"b"}]}`, `{"choices":[{"index":0,"text":"c"}]}`
+	if one, other := sum(a, b, c), sum(b, a, c); !alike(one, other) {
+		t.Errorf("%s and %s", compact(one), compact(other))
+	}
+	if one, other := sum(a, b, c), sum(c, b, a); alike(one, other) {
+		t.Errorf("%s is like %s", compact(one), compact(other))
+	}
 }
 
 // dropCaches leaves out of an answer how much of its prompt was cached, which hangs on the rank that
