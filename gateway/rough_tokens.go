@@ -43,12 +43,12 @@ var textKinds = func() (k [256]textKind) {
 }()
 
 // Of a text of sampledFrom bytes or more the first sampleLength of each sampleEvery bytes are counted: some
-// per cent less sure, and eight times as fast. Texts differ between their parts and less within one, so that
+// per cent less sure, and sixteen times as fast. Texts differ between their parts and less within one, so that
 // shorter samples cost less than fewer would.
 const (
 	sampledFrom  = 64 << 10
 	sampleEvery  = 4 << 10
-	sampleLength = 512
+	sampleLength = 256
 )
 
 // roughTokens is about how many tokens the text in a JSON value has. Of equal texts it is equal.
@@ -59,8 +59,11 @@ func roughTokens(value []byte) int {
 	n, looked := 0, 0
 	for from := 0; from+sampleLength <= len(value); from += sampleEvery {
 		sample := value[from : from+sampleLength]
-		n += countTokens(sample[wordEnd(sample):]) // of the word before it the beginning is not known
-		looked += sampleLength
+		if end := wordEnd(sample); end < sampleLength { // of the word before it the beginning is not known
+			sample = sample[end:]
+			n += countTokens(sample)
+		}
+		looked += len(sample)
 	}
 	return n * len(value) / looked
 }
