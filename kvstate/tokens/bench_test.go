@@ -2,6 +2,7 @@ package tokens
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -109,6 +110,16 @@ func BenchmarkTokens_TokenizerCold(b *testing.B) {
 func BenchmarkTokens_Approximate(b *testing.B) {
 	s := benchmarkSource(b, Approximate, nil)
 	p := Prompt{API: Chat, Body: chatBody(b, longTalk(b), nil)}
+	for b.Loop() {
+		s.Tokens(b.Context(), p)
+	}
+}
+
+// Budget: 20 us for a chat of 220 KB.
+func BenchmarkTokens_ApproximateLong(b *testing.B) {
+	s := benchmarkSource(b, Approximate, nil)
+	p := Prompt{API: Chat, Body: []byte(`{"messages":[{"role":"user","content":"` + strings.Repeat("of the sea and ", 220_000/15) + `"}]}`)}
+	b.SetBytes(int64(len(p.Body)))
 	for b.Loop() {
 		s.Tokens(b.Context(), p)
 	}

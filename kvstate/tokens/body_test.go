@@ -365,3 +365,39 @@ func TestText_PrintsOfManyTextsDiffer(t *testing.T) {
 		seen[key] = n
 	}
 }
+
+// The hash of a chunk is another one for every change of a bit of it, or of what stands before it, and for every
+// exchange of two of its words. It is the same in every process, since replicas tell each other.
+func TestChunkHash(t *testing.T) {
+	var text [ChunkBytes]byte
+	for i := range text {
+		text[i] = byte(i * 7)
+	}
+	seen := map[uint64]string{}
+	add := func(h uint64, what string) {
+		if other, is := seen[h]; is {
+			t.Errorf("%s has the hash of %s", what, other)
+		}
+		seen[h] = what
+	}
+	add(chunkHash(1, &text), "the text")
+	for bit := range 8 * ChunkBytes {
+		text[bit/8] ^= 1 << (bit % 8)
+		add(chunkHash(1, &text), fmt.Sprintf("the text without bit %d", bit))
+		text[bit/8] ^= 1 << (bit % 8)
+	}
+	for bit := range 64 {
+		add(chunkHash(1^1<<bit, &text), fmt.Sprintf("it behind another with bit %d", bit))
+	}
+	for i := 0; i < ChunkBytes; i += 8 {
+		for j := i + 8; j < ChunkBytes; j += 8 {
+			other := text
+			copy(other[i:i+8], text[j:])
+			copy(other[j:j+8], text[i:])
+			add(chunkHash(1, &other), fmt.Sprintf("the text with the words at %d and %d exchanged", i, j))
+		}
+	}
+	if got := chunkHash(1, &text); got != 0x56654afe10cba769 {
+		t.Errorf("another hash than before: %#x", got)
+	}
+}
