@@ -92,6 +92,13 @@ type Answer struct {
 // isComplete reports whether all of the answer is here.
 func (a *Answer) isComplete() bool { return a.leg == nil }
 
+// withoutText is the request with what the client says let go of.
+func (r *Request) withoutText() *Request {
+	rest := *r
+	rest.Body = r.Body.WithoutText()
+	return &rest
+}
+
 // Fingerprint tells requests apart without keeping their text. It is made when it is first
 // asked for: of most requests never.
 func (r *Request) Fingerprint() uint64 {

@@ -117,13 +117,19 @@ func (st *requestState) causeOfDeath(failed *LegError) retry.Death {
 // dropText lets go of the client's text once its stream is open: what the transcript keeps is all that may
 // be sent again. It is for when the binding's legs are sent.
 func (st *requestState) dropText(b *binding) {
-	if st.transcript != nil && !st.transcript.DropText() {
+	if st.transcript != nil && st.transcript.NeedsText() {
 		return
 	}
 	st.client.Fingerprint() // which is made of the text
-	client, req := *st.client, *st.req
-	client.Body, req.Body = client.Body.WithoutText(), req.Body.WithoutText()
-	st.client, st.req, st.bind.req = &client, &req, &req
+	client := st.client.withoutText()
+	req := client
+	if st.req != st.client {
+		req = st.req.withoutText()
+	}
+	if st.transcript != nil {
+		st.transcript.DropText(client.Body)
+	}
+	st.client, st.req, st.bind.req = client, req, req
 	for _, b := range st.bindings {
 		b.handoff.DropLeg()
 	}

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -272,11 +271,19 @@ var textFields = []string{"messages", "prompt", "input", "system", "instructions
 // WithoutText returns the body without what the client says, in memory of its own: the bytes that it was
 // parsed from can be let go.
 func (b Body) WithoutText() Body {
-	out := Body{edited: true}
+	count, size := 0, 0
 	for i := range b.fields {
-		f := &b.fields[i]
-		if !slices.Contains(textFields, f.key) {
-			out.fields = append(out.fields, field{key: strings.Clone(f.key), member: bytes.Clone(f.member), value: f.value})
+		if f := &b.fields[i]; !slices.Contains(textFields, f.key) {
+			count, size = count+1, size+len(f.member)
+		}
+	}
+	out := Body{edited: true, fields: make([]field, 0, count)}
+	all := make([]byte, 0, size)
+	for i := range b.fields {
+		if f := &b.fields[i]; !slices.Contains(textFields, f.key) {
+			start := len(all)
+			all = append(all, f.member...)
+			out.fields = append(out.fields, field{key: strings.Clone(f.key), member: all[start:len(all):len(all)], value: f.value})
 		}
 	}
 	return out

@@ -171,17 +171,16 @@ func (t *Transcript) recordChunk(c *api.Chunk) {
 	}
 }
 
-// DropText lets go of what the client said, and reports whether it did: not where the answer may be
-// continued by its text, which goes back to the engine behind the client's.
-func (t *Transcript) DropText() bool {
-	if t.text.allowed {
-		return false
-	}
+// NeedsText reports whether the answer may be continued by its text, which goes back to the engine behind what
+// the client said.
+func (t *Transcript) NeedsText() bool { return t.text.allowed }
+
+// DropText lets go of what the client said: rest is the client's body without it. Only where it is not needed.
+func (t *Transcript) DropText(rest api.Body) {
 	if !t.textDropped {
 		t.notOnlyText, t.textDropped = !onlyText(t.req.Body), true
-		t.req.Body = t.req.Body.WithoutText()
+		t.req.Body = rest
 	}
-	return true
 }
 
 // isOnlyText reports whether the client's messages are text.
