@@ -116,7 +116,7 @@ func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *S
 		DisablePreParseMultipartForm: true,
 		// fasthttp has no larger head than its buffer, and would keep that for as long as a stream is open.
 		ReadBufferSize:  cfg.MaxHeader,
-		WriteBufferSize: 2 << 10, // for some events of a stream; what is larger passes it by
+		WriteBufferSize: 1 << 10, // for some events of a stream; what is larger passes it by
 		ReadTimeout:     cfg.ReadTimeout,
 		IdleTimeout:     cfg.ConnIdle,
 		// One write deadline for a whole answer would cut every long stream;

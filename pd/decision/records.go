@@ -35,9 +35,8 @@ func NewRecords(keep time.Duration, bytes int) *Records {
 	return &Records{keep: keep, most: bytes, newestOf: make(map[string]int)}
 }
 
-// Add remembers a decision.
+// Add remembers a decision, whose choices are the record's from now on.
 func (d *Records) Add(decision Record) {
-	decision.Choices = slices.Clone(decision.Choices) // the request may go on with its own
 	now := time.Now()
 	r := remembered{Record: decision, since: now, bytes: decision.bytes()}
 	d.mu.Lock()
