@@ -94,8 +94,8 @@ func (s *scanner) object(depth int) error {
 func (s *scanner) array(depth int) error {
 	// Most other arrays begin with something else, and cost no more than a look at that.
 	if next := s.at + 1; next < len(s.raw) && s.raw[next] >= '0' && s.raw[next] <= '9' && depth < MaxDepth {
-		if end := numbersEnd(s.raw, s.at); end > 0 {
-			s.at = end
+		if end := next + NumbersLength(s.raw[next:]); end > next && end < len(s.raw) && s.raw[end] == ']' {
+			s.at = end + 1
 			return nil
 		}
 	}
@@ -330,13 +330,14 @@ func (s *scanner) literal(word string) error {
 	return nil
 }
 
-// numbersEnd is where an array ends that begins at raw[at] with a digit and has nothing but whole numbers
-// and the commas between them, 0 where it may be another value. Lists of ids are long, so eight bytes are tested
-// at a time.
-func numbersEnd(raw []byte, at int) (end int) {
+// NumbersLength is how long a list of whole numbers and commas between them is that a text begins with, as JSON has
+// them, up to the first byte that is neither: 0 where there is none. Lists of ids are long, so eight bytes are
+// tested at a time.
+func NumbersLength(text []byte) (length int) {
+	at := 0
 	behind := uint64(highBits >> 56) // of the first byte: a number begins there, as behind a comma
-	for at++; at+8 <= len(raw); at += 8 {
-		w := binary.LittleEndian.Uint64(raw[at:])
+	for ; at+8 <= len(text); at += 8 {
+		w := binary.LittleEndian.Uint64(text[at:])
 		commas := ^((w ^ everyByte*',') + everyByte*0x7f | w) & highBits
 		digits := ^((w ^ everyByte*'0') + everyByte*(0x80-10) | w) & highBits
 		if commas|digits != highBits {
@@ -344,25 +345,28 @@ func numbersEnd(raw []byte, at int) (end int) {
 		}
 		begins := commas<<8 | behind
 		zeros := ^((w ^ everyByte*'0') + everyByte*0x7f) & begins
-		if commas&begins != 0 || zeros != 0 && longZero(raw[at:], zeros) {
+		if commas&begins != 0 || zeros != 0 && longZero(text[at:], zeros) {
 			return 0
 		}
 		behind = commas >> 56
 	}
 	begin := behind != 0
-	for ; at < len(raw); at++ {
-		switch c := raw[at]; {
-		case c == ']' && !begin:
-			return at + 1
+	for ; at < len(text); at++ {
+		switch c := text[at]; {
 		case c == ',' && !begin:
 			begin = true
-		case c >= '0' && c <= '9' && !(begin && longZero(raw[at:at+min(2, len(raw)-at)], highBits>>56)):
+		case c >= '0' && c <= '9' && !(begin && longZero(text[at:at+min(2, len(text)-at)], highBits>>56)):
 			begin = false
-		default:
+		case c == ',' || c >= '0' && c <= '9' || begin:
 			return 0
+		default:
+			return at
 		}
 	}
-	return 0
+	if begin {
+		return 0
+	}
+	return at
 }
 
 // longZero reports whether a digit stands behind one of the zeros with which numbers begin: those whose

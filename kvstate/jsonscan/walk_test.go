@@ -270,7 +270,7 @@ func TestCheck_SeesWhatMattersInAListOfNumbersAtEveryPlace(t *testing.T) {
 			}
 		}
 	}
-	if list := "[" + strings.Repeat("1234,0,", 20) + "10]"; numbersEnd([]byte(list), 0) != len(list) {
+	if list := strings.Repeat("1234,0,", 20) + "10"; NumbersLength([]byte(list+"]")) != len(list) {
 		t.Error("a usual list is read number by number")
 	}
 	deep := strings.Repeat("[", MaxDepth)

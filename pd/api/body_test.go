@@ -144,6 +144,18 @@ func TestValueMembers(t *testing.T) {
 	}
 }
 
+// Ids are whole numbers of any length, and the white space between them says nothing.
+func TestCompactIDs(t *testing.T) {
+	for list, want := range map[string]string{
+		"1,2,30": "1,2,30", "0": "0", " 1 ,\t2,\r\n3 ": "1,2,3", "99999999999999999999": "99999999999999999999",
+		"": "", " ": "", "1 2": "", "1,,2": "", "1,": "", ",1": "", "01": "", "1, 02": "", "-1": "", "1.5": "", "1e3, 2": "", "[1], [2]": "", "1],[2": "", `"1"`: "", `"1", 2`: "", "null": "",
+	} {
+		if got, ok := CompactIDs([]byte(list)); string(got) != want && ok || ok != (want != "") {
+			t.Errorf("%q: %q, %v", list, got, ok)
+		}
+	}
+}
+
 // A member is the first of its name among the object's own.
 func TestValueMember(t *testing.T) {
 	for raw, want := range map[string]string{

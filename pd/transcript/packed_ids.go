@@ -6,15 +6,14 @@ import (
 	"crypto/cipher"
 	"crypto/rand"
 	"encoding/binary"
-	"math/bits"
 	"runtime"
-	"slices"
-	"strconv"
 	"sync"
 	"weak"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
-// packedIDs are token ids as varints: half the memory of their digits, for as long as a stream is open.
+// packedIDs are token ids as half a byte for each digit and comma of their list, for as long as a stream is open.
 // Streams whose prompts begin alike, as those of a conversation and those about a document do, share it, and
 // digits of which another open stream has the ids are not read again.
 type packedIDs struct {
@@ -94,7 +93,7 @@ func (t *runTable) remove(name runName) {
 	}
 }
 
-// packing are buffers for ids whose length as varints is not known yet.
+// packing are buffers for what is not known to be a list of ids yet.
 var packing = sync.Pool{New: func() any { return new([]byte) }}
 
 // packIDs packs ids of the form "1, 2,3"; false where they are not of that form, which is that of a list in JSON. Of
@@ -111,105 +110,68 @@ func packIDs(text []byte) (p packedIDs, ok bool) {
 		name := openRuns.nameOf(part, scratch)
 		r := openRuns.find(name)
 		if r == nil {
-			if *scratch, ok = appendPacked((*scratch)[:0], part); !ok {
+			packed, ok := pack(part)
+			if !ok {
 				return packedIDs{}, false
 			}
-			r = openRuns.add(name, &idRun{slices.Clone(*scratch)})
+			r = openRuns.add(name, &idRun{packed})
 		}
 		if p.shared == nil {
 			p.shared = make([]*idRun, 0, len(text)/sharedText)
 		}
 		p.shared, text = append(p.shared, r), text[len(part)+1:]
 	}
-	if *scratch, ok = appendPacked((*scratch)[:0], text); !ok {
-		return packedIDs{}, false
-	}
-	p.rest = slices.Clone(*scratch)
-	return p, true
+	p.rest, ok = pack(text)
+	return p, ok
 }
 
-// appendPacked appends ids of the form "1, 2,3" as varints; false where they are not of that form.
-func appendPacked(packed, text []byte) (_ []byte, ok bool) {
-	packed = slices.Grow(packed, len(text)+8) // digits take more than what they are packed as
-	for at := 0; ; at++ {
-		packed, at = appendUsual(packed, text, at)
-		at = skipSpace(text, at)
-		id, digits := uint64(0), 0
-		for ; at < len(text) && text[at] >= '0' && text[at] <= '9'; at++ {
-			id, digits = 10*id+uint64(text[at]-'0'), digits+1
-		}
-		if digits == 0 || digits > 18 || digits > 1 && text[at-digits] == '0' {
-			return packed, false
-		}
-		packed = binary.AppendUvarint(packed, id)
-		at = skipSpace(text, at)
-		if at == len(text) {
-			return packed, true
-		}
-		if text[at] != ',' {
-			return packed, false
-		}
-	}
-}
+// Half a byte is a digit, or one of these.
+const (
+	packedComma   = ',' & 0xf
+	packedNothing = 0xf // behind the last one, where they are an odd number
+)
 
-func skipSpace(text []byte, at int) int {
-	for at < len(text) && (text[at] == ' ' || text[at] == '\n' || text[at] == '\t' || text[at] == '\r') {
-		at++
+// pack packs ids of the form "1, 2,3" that are some; false where they are not of that form.
+func pack(text []byte) (packed []byte, ok bool) {
+	if text, ok = api.CompactIDs(text); !ok {
+		return nil, false
 	}
-	return at
-}
-
-// appendUsual appends ids of up to seven digits that commas alone part, from text[at] on, and returns where it
-// stops: before one that is something else, or near the end. It looks at eight bytes at once: how many of
-// them are digits cannot be foretold, and a loop over them would take a wrong branch for each id. packed has
-// room for as many bytes as there are in text, and eight.
-func appendUsual(packed, text []byte, from int) (_ []byte, at int) {
-	const (
-		everyByte = 0x0101010101010101
-		highBits  = everyByte << 7
-	)
-	out, n := packed[:cap(packed)], len(packed)
-	for at = from; at+8 <= len(text) && n+8 <= len(out); {
-		w := binary.LittleEndian.Uint64(text[at:]) ^ everyByte*'0'
-		others := (w + everyByte*(0x80-10) | w) & highBits
-		length := bits.TrailingZeros64(others) &^ 7 // in bits
-		if length == 0 || length == 64 || byte(w>>length) != ','^'0' || byte(w) == 0 && length > 8 {
-			break
-		}
-		id := digitsValue(w << (64 - length))
-		if id >= 1<<21 {
-			break
-		}
-		bytes := (bits.Len32(id|1) + 6) / 7
-		varint := id&0x7f | id&0x3f80<<1 | id&0x1fc000<<2 | 0x808080&(1<<(8*(bytes-1))-1)
-		binary.LittleEndian.PutUint32(out[n:], varint)
-		n, at = n+bytes, at+length/8+1
+	packed = make([]byte, 0, (len(text)+1)/2)
+	for ; len(text) >= 8; text = text[8:] {
+		w := binary.LittleEndian.Uint64(text) & 0x0f0f0f0f0f0f0f0f // of each byte it is the lower half that differs
+		w = (w | w>>4) & 0x00ff00ff00ff00ff
+		w = (w | w>>8) & 0x0000ffff0000ffff
+		packed = binary.LittleEndian.AppendUint32(packed, uint32(w|w>>16))
 	}
-	return out[:n], at
-}
-
-// digitsValue is the number that eight digits make, the first of which is the lowest byte.
-func digitsValue(digits uint64) uint32 {
-	pairs := digits*10 + digits>>8
-	const mask, high, low = 0x000000ff000000ff, 100 + 1000000<<32, 1 + 10000<<32
-	return uint32((pairs&mask*high + pairs>>16&mask*low) >> 32)
+	for ; len(text) >= 2; text = text[2:] {
+		packed = append(packed, text[0]&0xf|text[1]<<4)
+	}
+	if len(text) == 1 {
+		packed = append(packed, text[0]&0xf|packedNothing<<4)
+	}
+	return packed, true
 }
 
 // appendTo appends the ids as "1,2,3".
 func (p packedIDs) appendTo(out []byte) []byte {
-	first := true
-	add := func(packed []byte) {
-		for at := 0; at < len(packed); first = false {
-			id, n := binary.Uvarint(packed[at:])
-			if !first {
+	for _, r := range p.shared {
+		out = append(appendUnpacked(out, r.packed), ',')
+	}
+	return appendUnpacked(out, p.rest)
+}
+
+// appendUnpacked appends ids as pack was given them.
+func appendUnpacked(out, packed []byte) []byte {
+	for _, two := range packed {
+		for _, half := range [2]byte{two & 0xf, two >> 4} {
+			switch half {
+			case packedComma:
 				out = append(out, ',')
+			case packedNothing:
+			default:
+				out = append(out, '0'+half)
 			}
-			out, at = strconv.AppendUint(out, id, 10), at+n
 		}
 	}
-	for _, r := range p.shared {
-		add(r.packed)
-	}
-	add(p.rest)
 	return out
 }
