@@ -27,6 +27,7 @@ type binding struct {
 	reads        *answerkv.Answer  // whose KV prefill reads first; nil: none's
 	readsTokens  int               // leading tokens of the prompt in it
 	cachedTokens int               // of the prompt, on decode beforehand
+	tokenBytes   float64           // of KV: that a token has as it crosses to decode
 	hits         hits              // of the prompt, on the server that computes it; none where a hand-off is there already
 	choice       decision.Choice   // what it was chosen from
 	upTo         int               // token of the prompt that the next prefill leg goes to; 0: the whole prompt

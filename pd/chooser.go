@@ -120,7 +120,7 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, n
 		b.pullFrom = ch.pullSource(v.candidates.Decode, chosen.Decode, r.req.PromptTokens)
 	}
 	number := cost.IndexOf(v.candidates.Decode, chosen.Decode)
-	b.cachedTokens = v.candidates.Decode[number].Cached.Confirmed()
+	b.cachedTokens, b.tokenBytes = v.candidates.Decode[number].Cached.Confirmed(), ch.Cost.TokenBytes(&v.candidates.Decode[number])
 	if chosen.Prefill != "" && v.handoff == nil {
 		prefill := cost.IndexOf(v.candidates.Prefill, chosen.Prefill)
 		if !ch.claimPrefill(r, v, b, prefill, number, now) {

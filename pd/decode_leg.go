@@ -18,7 +18,7 @@ func (o *Orchestrator) decodeLeg(ctx context.Context, st *requestState, b *bindi
 	server := b.decode.Server()
 	st.lastHandoff = b.handoff
 	leg, id, part := AggregatedLeg, "", connector.LegRequest{Body: st.req.Body}
-	handoff := spans.Handoff{BytesPerToken: o.Binder.Cost.KVBytesPerToken, Gap: -1}
+	handoff := spans.Handoff{BytesPerToken: b.tokenBytes, Gap: -1}
 	if b.handoff != nil {
 		leg, id, part = DecodeLeg, b.handoff.Attempt, b.handoff.Leg
 		if b.handoff.HasKV() {

@@ -101,7 +101,7 @@ func (v *snapshot) keepBegun(begun *begunPrefill) {
 // for all that is left. Decode's place it has.
 func (ch *Chooser) claimRest(r *bindRequest, v *snapshot, chosen cost.Alternative, now time.Time) (b *binding, refusedBy string) {
 	p, d := cost.IndexOf(v.candidates.Prefill, chosen.Prefill), cost.IndexOf(v.candidates.Decode, chosen.Decode)
-	b = &binding{chosen: chosen}
+	b = &binding{chosen: chosen, tokenBytes: ch.Cost.TokenBytes(&v.candidates.Decode[d])}
 	if !ch.claimPrefill(r, v, b, p, d, now) {
 		return nil, chosen.Prefill
 	}

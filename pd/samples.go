@@ -68,7 +68,7 @@ func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *t
 	if ch.Cost.DecodeReuse {
 		moved -= min(moved, b.cachedTokens)
 	}
-	c.links, c.bytes = ch.Links, float64(moved)*float64(ch.Cost.KVBytesPerToken)
+	c.links, c.bytes = ch.Links, float64(moved)*b.tokenBytes
 	c.from, c.to = candidateOf(b.handoff.From, now), candidateOf(c.server, now)
 	if !beside { // else it has not begun yet
 		c.transfer = ch.Links.Begin(&c.from, &c.to, c.bytes, now)

@@ -63,8 +63,9 @@ func (sn *Snapshotter) retakeSnapshot(v *snapshot, model, base string, now time.
 	v.prefillFacts, v.decodeFacts = sn.facts(v.prefillFacts, v.prefill, model, now), sn.facts(v.decodeFacts, v.decode, model, now)
 	pulls := func(at serverFacts) bool { return at.pulls }
 	v.pulls = slices.ContainsFunc(v.prefillFacts, pulls) || slices.ContainsFunc(v.decodeFacts, pulls)
-	v.candidates.Prefill = sn.candidates(v.candidates.Prefill, v.prefill, prefill, now)
-	v.candidates.Decode = sn.candidates(v.candidates.Decode, v.decode, decode, now)
+	tokenBytes := kvBytesPerToken(v.prefill, v.decode)
+	v.candidates.Prefill = sn.candidates(v.candidates.Prefill, v.prefill, prefill, tokenBytes, now)
+	v.candidates.Decode = sn.candidates(v.candidates.Decode, v.decode, decode, tokenBytes, now)
 	cost.JudgeByPeers(&v.candidates)
 	sn.setShares(v)
 	sn.Links.SetMoving(v.candidates.Prefill, v.candidates.Decode)
@@ -82,12 +83,27 @@ func serving(all []*pools.Server, model string, role pools.Role, now time.Time) 
 	return out
 }
 
+// kvBytesPerToken is the mean of what servers of a model say of it, 0 if none does. It is that of all of them: of two
+// servers the one that has shown nothing yet is not to look cheaper or dearer for that.
+func kvBytesPerToken(prefill, decode []*pools.Server) float64 {
+	sum, known := 0.0, 0
+	for _, servers := range [...][]*pools.Server{prefill, decode} {
+		for _, s := range servers {
+			if shown := s.KVBytesPerToken(); shown > 0 {
+				sum, known = sum+shown, known+1
+			}
+		}
+	}
+	return sum / float64(max(1, known))
+}
+
 // candidates appends what is known of servers, of which only the usable may be chosen; they
 // are in the same order.
-func (sn *Snapshotter) candidates(to []cost.Candidate, servers, usable []*pools.Server, now time.Time) []cost.Candidate {
+func (sn *Snapshotter) candidates(to []cost.Candidate, servers, usable []*pools.Server, tokenBytes float64, now time.Time) []cost.Candidate {
 	to = slices.Grow(to, len(servers))
 	for _, s := range servers {
 		c := candidateOf(s, now)
+		c.KVBytesPerToken = tokenBytes
 		if c.Excluded = len(usable) == 0 || usable[0] != s; !c.Excluded {
 			usable = usable[1:]
 		}

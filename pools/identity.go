@@ -16,7 +16,9 @@ type Identity struct {
 	Role        Role   `json:"-"`                      // the only one that its mode allows; 0: any
 	BlockTokens string `json:"block_tokens,omitempty"` // tokens of a KV block, as it writes them
 	KVType      string `json:"kv_type,omitempty"`      // of the numbers in the KV, as it was set: auto, fp8_e5m2
-	KVPort      int    `json:"kv_port,omitempty"`      // where other engines reach its KV; 0: not reported
+	// TokenBytes is the bytes of KV of a token, of all ranks that hold a part or a copy of it; 0: not reported.
+	TokenBytes float64 `json:"kv_bytes_per_token,omitempty"`
+	KVPort     int     `json:"kv_port,omitempty"` // where other engines reach its KV; 0: not reported
 	// KeepsAnswers: it keeps the KV of answers for the next turn's prefill, and reads that of others
 	// (vLLM's bidirectional_kv_xfer).
 	KeepsAnswers bool `json:"keeps_answers,omitempty"`

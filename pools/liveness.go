@@ -3,6 +3,7 @@ package pools
 import (
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -202,7 +203,12 @@ func (s *Server) ProbeFailed(before *Health, reason string) {
 }
 
 // ReportLoad keeps the load that was read from the engine.
-func (s *Server) ReportLoad(load load.Load) { s.scraped.Store(s.withExternal(load)) }
+func (s *Server) ReportLoad(load load.Load) {
+	if load.TokenBytes.Known {
+		s.tokenBytes.Store(math.Float64bits(load.TokenBytes.Value))
+	}
+	s.scraped.Store(s.withExternal(load))
+}
 
 // NewServer returns a server that no fleet has, to be asked once.
 func NewServer(spec Spec) *Server {

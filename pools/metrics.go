@@ -46,6 +46,9 @@ var (
 		"KV in use on the server as its engine reports it, 1 is full. Absent when unknown or old.", serverLabels, nil)
 	engineCapacityDesc = prometheus.NewDesc("tandem_engine_kv_capacity_tokens",
 		"Tokens whose KV the server has room for, as its engine reports it. Absent when unknown or old.", serverLabels, nil)
+	tokenBytesDesc = prometheus.NewDesc("tandem_engine_kv_bytes_per_token",
+		"Bytes of the KV of a token as they cross a link, as the engine reports it or as its transfers have shown it. Absent when unknown.",
+		serverLabels, nil)
 	reportsDesc = prometheus.NewDesc("tandem_orca_reports_total",
 		"Load reports (ORCA) that came with answers or as a stream, by outcome: read, unreadable (absent before the first). Absent where none ever came.",
 		[]string{"server", "outcome"}, nil)
@@ -85,7 +88,7 @@ type collector struct{ fleet *Fleet }
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		upDesc, infoDesc, unresponsiveDesc, missingDesc, breakerDesc, wouldEjectDesc, ejectionsDesc, probeRequestsDesc, inFlightDesc,
-		engineRequestsDesc, engineKVDesc, engineCapacityDesc, tokensDesc, reportsDesc, pushesDesc, adaptersDesc, adapterLoadsDesc, adapterLoadTimeDesc, adapterRequestsDesc, panicDesc, pairsDesc,
+		engineRequestsDesc, engineKVDesc, engineCapacityDesc, tokenBytesDesc, tokensDesc, reportsDesc, pushesDesc, adaptersDesc, adapterLoadsDesc, adapterLoadTimeDesc, adapterRequestsDesc, panicDesc, pairsDesc,
 	} {
 		ch <- d
 	}
@@ -191,6 +194,8 @@ func (s *Server) collectEngine(out samples, now time.Time) {
 	known(l.Waiting, engineRequestsDesc, "waiting")
 	known(l.KVUsed, engineKVDesc)
 	known(l.KVTokens, engineCapacityDesc)
+	bytes := s.KVBytesPerToken()
+	known(load.Gauge{Value: bytes, Known: bytes > 0}, tokenBytesDesc)
 	for desc, counts := range map[*prometheus.Desc]*reportCounts{reportsDesc: &s.reports, pushesDesc: &s.pushes} {
 		if read, unreadable := counts.read.Load(), counts.unreadable.Load(); read+unreadable > 0 {
 			out.counter(desc, read, s.id, "read")

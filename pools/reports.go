@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"math"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,9 @@ type engineLoad struct {
 	reports  reportCounts  // ORCA
 	pushes   reportCounts  // SGLang's pushed load
 	maxAge   time.Duration // load older than this is not believed
+	// tokenBytes are the bits of the last load.Load.TokenBytes that was known. It does not grow old: an
+	// engine that was started anew has moved nothing yet, and most often serves the same model.
+	tokenBytes atomic.Uint64
 }
 
 // reportCounts are how many reports of load came, and how many of them could not be read.
@@ -55,6 +59,15 @@ func (l *engineLoad) Load() load.Load {
 		return reported.FilledFrom(*scraped, l.maxAge)
 	}
 	return *scraped
+}
+
+// KVBytesPerToken returns the bytes of KV of a token as they cross a link, as the engine reports it or as its
+// transfers have shown it; 0: not known.
+func (s *Server) KVBytesPerToken() float64 {
+	if shown := math.Float64frombits(s.tokenBytes.Load()); shown > 0 {
+		return shown
+	}
+	return s.Identity().TokenBytes
 }
 
 // AsksORCA returns the format in which a leg on the server should ask for its load,

@@ -45,6 +45,8 @@ type Candidate struct {
 	KVFree  int // tokens that are neither; meaningful when KVKnown
 	KVKnown bool
 
+	KVBytesPerToken float64 // as servers of its model show it; 0: none does
+
 	nextStep float64 // seconds of its next step, written by PriceServers
 }
 

@@ -39,7 +39,7 @@ func TestExplain_ShowsTheChosenAndTheCheapestAlone(t *testing.T) {
 		if math.Abs(first-e.First) > 0.01 || math.Abs(first+e.DecodeCost+e.DelayToOthers+e.HardwareMismatch-e.Total) > 0.01 {
 			t.Errorf("the terms do not add up: %+v", e)
 		}
-		if want := float64(8000 * m.KVBytesPerToken); e.Prefill != "" && e.Moved != want || e.Prefill == "" && e.Moved != 0 {
+		if want := float64(8000 * assumedKVBytes); e.Prefill != "" && e.Moved != want || e.Prefill == "" && e.Moved != 0 {
 			t.Errorf("%+v moves %v bytes", e, e.Moved)
 		}
 	}

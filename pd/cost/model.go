@@ -16,12 +16,12 @@ import (
 type Model struct {
 	HandOff         time.Duration // a second leg instead of one: its round trip and handling
 	BlockTokens     int           // below one block there is nothing to hand over
-	KVBytesPerToken int
-	CPULoad         float64 // bytes per second from a server's CPU memory to its GPU
-	DiskLoad        float64 // likewise from its disk
-	DecodeReuse     bool    // decode takes over only the blocks that it lacks
-	ChunkTokens     int     // prompt tokens that a decode server computes between two steps of its batch
-	StepTokens      int     // prompt tokens that a prefill server computes in one step at most
+	KVBytesPerToken int           // 0: as servers show it, and assumedKVBytes until one does
+	CPULoad         float64       // bytes per second from a server's CPU memory to its GPU
+	DiskLoad        float64       // likewise from its disk
+	DecodeReuse     bool          // decode takes over only the blocks that it lacks
+	ChunkTokens     int           // prompt tokens that a decode server computes between two steps of its batch
+	StepTokens      int           // prompt tokens that a prefill server computes in one step at most
 	// PairsFirst lets decode servers compute prompts only where no pair can, and not where
 	// that is cheaper.
 	PairsFirst bool
@@ -30,28 +30,29 @@ type Model struct {
 	turns      *atomic.Uint64
 }
 
-// Default assumes 128 KiB of KV per token (Llama 3.1 8B in bf16) and vLLM's
-// blocks and token budget.
+// assumedKVBytes of KV has a token of Llama 3.1 8B in bf16.
+const assumedKVBytes = 128 << 10
+
+// Default assumes vLLM's blocks and token budget.
 func Default() Model {
 	return Model{
-		HandOff:         2 * time.Millisecond,
-		BlockTokens:     16,
-		KVBytesPerToken: 128 << 10,
-		CPULoad:         20e9, // PCIe 4 x16, less its overhead
-		DiskLoad:        3e9,  // one NVMe drive
-		DecodeReuse:     true,
-		ChunkTokens:     8192, // max_num_batched_tokens
-		StepTokens:      8192, // likewise
-		Adapter:         DefaultAdapterCost(),
-		Rule:            Joint,
-		turns:           new(atomic.Uint64),
+		HandOff:     2 * time.Millisecond,
+		BlockTokens: 16,
+		CPULoad:     20e9, // PCIe 4 x16, less its overhead
+		DiskLoad:    3e9,  // one NVMe drive
+		DecodeReuse: true,
+		ChunkTokens: 8192, // max_num_batched_tokens
+		StepTokens:  8192, // likewise
+		Adapter:     DefaultAdapterCost(),
+		Rule:        Joint,
+		turns:       new(atomic.Uint64),
 	}
 }
 
 // Validate reports what is wrong with the model, nil if nothing.
 func (m *Model) Validate() error {
-	if m.KVBytesPerToken <= 0 || m.BlockTokens <= 0 || m.ChunkTokens <= 0 || m.StepTokens <= 0 || m.HandOff < 0 {
-		return errors.New("kv-bytes-per-token, block-tokens, decode-chunk and prefill-step must be positive")
+	if m.KVBytesPerToken < 0 || m.BlockTokens <= 0 || m.ChunkTokens <= 0 || m.StepTokens <= 0 || m.HandOff < 0 {
+		return errors.New("block-tokens, decode-chunk and prefill-step must be positive, kv-bytes-per-token not negative")
 	}
 	if m.Rule != "" {
 		if err := m.Rule.Validate(); err != nil {
@@ -259,10 +260,22 @@ func (m *Model) missing(d *Candidate, w *work) float64 {
 	if m.DecodeReuse {
 		tokens -= min(tokens, d.Cached.Confirmed())
 	}
-	if tokens != w.moved {
-		w.moved, w.bytes = tokens, float64(tokens/m.BlockTokens*m.BlockTokens*m.KVBytesPerToken)
+	if each := m.TokenBytes(d); tokens != w.moved || each != w.each {
+		w.moved, w.each, w.bytes = tokens, each, float64(tokens/m.BlockTokens*m.BlockTokens)*each
 	}
 	return w.bytes
+}
+
+// TokenBytes is the bytes of KV of a token that a server gets or loads: as configured, else as servers of its
+// model show it, else as assumed.
+func (m *Model) TokenBytes(c *Candidate) float64 {
+	switch {
+	case m.KVBytesPerToken > 0:
+		return float64(m.KVBytesPerToken)
+	case c.KVBytesPerToken > 0:
+		return c.KVBytesPerToken
+	}
+	return assumedKVBytes
 }
 
 // pauses is the seconds in which the batch of a decode server goes on between two steps that compute

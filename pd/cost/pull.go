@@ -13,7 +13,7 @@ type Remote struct {
 
 // pull is the seconds of a prefill whose prefix comes from the remote server first.
 func (m *Model) pull(c *Candidate, w *work) float64 {
-	bytes := float64((c.Remote.Tokens - c.Cached.GPU) * m.KVBytesPerToken)
+	bytes := float64(c.Remote.Tokens-c.Cached.GPU) * m.TokenBytes(c)
 	return c.Remote.Latency + bytes*c.Remote.PerByte + w.behind(c.Remote.Tokens).On(&c.Prefill)
 }
 

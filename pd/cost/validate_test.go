@@ -18,7 +18,7 @@ func TestModel_ValidateRefusesWhatMakesNoSense(t *testing.T) {
 		"a second leg for nothing":   {func(m *Model) { m.HandOff = 0 }, true},
 		"blocks of one token":        {func(m *Model) { m.BlockTokens = 1 }, true},
 		"adapters for nothing":       {func(m *Model) { m.Adapter = AdapterCost{} }, true},
-		"KV without bytes":           {func(m *Model) { m.KVBytesPerToken = 0 }, false},
+		"KV of a known size":         {func(m *Model) { m.KVBytesPerToken = 2304 }, true},
 		"KV of negative size":        {func(m *Model) { m.KVBytesPerToken = -1 }, false},
 		"blocks without tokens":      {func(m *Model) { m.BlockTokens = 0 }, false},
 		"chunks without tokens":      {func(m *Model) { m.ChunkTokens = 0 }, false},

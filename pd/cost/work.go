@@ -13,6 +13,7 @@ type work struct {
 	cached   int // of the features
 	features curve.Features
 	moved    int     // tokens that are to be moved, of the bytes
+	each     float64 // bytes of one, likewise
 	bytes    float64 // in whole blocks
 }
 
@@ -60,7 +61,7 @@ func (m *Model) load(c *Candidate, w *work) float64 {
 		if tier.speed <= 0 || extra <= 0 {
 			continue
 		}
-		load := float64(extra) * float64(m.KVBytesPerToken) / tier.speed
+		load := float64(extra) * m.TokenBytes(c) / tier.speed
 		least = min(least, load+w.behind(c.Cached.GPU+extra).On(&c.Prefill))
 	}
 	return least

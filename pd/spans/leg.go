@@ -63,8 +63,8 @@ func (l Leg) SetPiece(number, upTo int) {
 
 // Handoff is the KV that decode fetches.
 type Handoff struct {
-	Tokens        int // of the prompt; 0: none is handed over
-	BytesPerToken int // as configured: no engine reports bytes
+	Tokens        int     // of the prompt; 0: none is handed over
+	BytesPerToken float64 // as the transfer was priced
 	// Gap is from prefill's answer to sending decode; negative where decode does not wait for it.
 	Gap time.Duration
 }
@@ -75,7 +75,7 @@ func (l Leg) RecordHandoff(h Handoff) {
 		return
 	}
 	if h.Tokens > 0 {
-		l.span.SetAttributes(attribute.Int("tandem.handoff.tokens", h.Tokens), attribute.Int("tandem.handoff.bytes", h.Tokens*h.BytesPerToken))
+		l.span.SetAttributes(attribute.Int("tandem.handoff.tokens", h.Tokens), attribute.Int("tandem.handoff.bytes", int(float64(h.Tokens)*h.BytesPerToken)))
 	}
 	if h.Gap >= 0 {
 		l.span.SetAttributes(seconds("tandem.handoff.gap_seconds", h.Gap))

@@ -60,7 +60,39 @@ type sglangArgs struct {
 	// build_server_info).
 	RoleSwitch bool `json:"enable_pd_role_switch"`
 
+	Tensor      int  `json:"tp_size"`
+	Pipeline    int  `json:"pp_size"`
+	Data        int  `json:"dp_size"`
+	AttentionDP bool `json:"enable_dp_attention"` // the data-parallel ranks are parts of the tensor-parallel group
+	RankStates  []struct {
+		Memory struct {
+			KV     float64 `json:"kvcache"` // GiB of one rank, with three decimals
+			Tokens float64 `json:"token_capacity"`
+		} `json:"memory_usage"`
+	} `json:"internal_states"`
+
 	Publisher *sglangPublisher `json:"kv_events"`
+}
+
+// leastKV is how much of a rank's memory its KV has to be, in GiB, for its three decimals to say how much a token
+// has of it.
+const leastKV = 0.1
+
+// tokenBytes is the bytes of KV of a token on all ranks that hold a part of it, or a copy as with latent
+// attention: what crosses a link, as each sends its own (srt/managers/scheduler_components/memory_usage.py 0.5.23).
+// 0: not reported.
+func (a *sglangArgs) tokenBytes() float64 {
+	if len(a.RankStates) == 0 {
+		return 0
+	}
+	m, ranks := a.RankStates[0].Memory, max(1, a.Tensor)*max(1, a.Pipeline)
+	if m.KV < leastKV || m.Tokens <= 0 {
+		return 0
+	}
+	if a.AttentionDP {
+		ranks = max(1, ranks/max(1, a.Data))
+	}
+	return m.KV * (1 << 30) / m.Tokens * float64(ranks)
 }
 
 // sglangPublisher is where an SGLang since 0.5.23 says that it publishes (sglang/srt/runtime_context.py,
@@ -90,7 +122,7 @@ func (e engine) sglangIdentity(ctx context.Context) (pools.Identity, error) {
 	if err == nil && args.Mode == "" {
 		args, err = page[sglangArgs](ctx, e, "/get_server_info") // as it was called before
 	}
-	reported := pools.Identity{Engine: "sglang", Version: args.Version, KVType: args.KVType, KVPort: args.BootstrapPort, Publisher: args.Publisher.ports()}
+	reported := pools.Identity{Engine: "sglang", Version: args.Version, KVType: args.KVType, KVPort: args.BootstrapPort, TokenBytes: args.tokenBytes(), Publisher: args.Publisher.ports()}
 	if args.PageSize > 0 {
 		reported.BlockTokens = strconv.Itoa(args.PageSize)
 	}

@@ -51,6 +51,18 @@ func TestProbe_WhatEnginesReportOfThemselves(t *testing.T) {
 			"/v1/models":   `{"data":[{"id":"m","owned_by":"sglang"}]}`,
 			"/server_info": `{"version":"0.5.23","disaggregation_mode":"null","enable_pd_role_switch":true}`,
 		}, pools.Identity{Engine: "sglang", Version: "0.5.23", Connector: "aggregated"}},
+		{"SGLang, bytes of its KV", map[string]string{
+			"/v1/models":   `{"data":[{"id":"m","owned_by":"sglang"}]}`,
+			"/server_info": `{"version":"0.5.23","disaggregation_mode":"null","tp_size":4,"dp_size":1,"pp_size":2,"internal_states":[{"memory_usage":{"weight":9.1,"kvcache":2.5,"token_capacity":20480}}]}`,
+		}, pools.Identity{Engine: "sglang", Version: "0.5.23", Connector: "aggregated", TokenBytes: 8 << 17}},
+		{"SGLang, ranks that share the attention of a group", map[string]string{
+			"/v1/models":   `{"data":[{"id":"m","owned_by":"sglang"}]}`,
+			"/server_info": `{"version":"0.5.23","disaggregation_mode":"null","tp_size":8,"dp_size":8,"pp_size":1,"enable_dp_attention":true,"internal_states":[{"memory_usage":{"kvcache":2.5,"token_capacity":20480}},{}]}`,
+		}, pools.Identity{Engine: "sglang", Version: "0.5.23", Connector: "aggregated", TokenBytes: 1 << 17}},
+		{"SGLang, KV too small for its decimals", map[string]string{
+			"/v1/models":   `{"data":[{"id":"m","owned_by":"sglang"}]}`,
+			"/server_info": `{"version":"0.5.23","disaggregation_mode":"null","internal_states":[{"memory_usage":{"kvcache":0.004,"token_capacity":32}}]}`,
+		}, pools.Identity{Engine: "sglang", Version: "0.5.23", Connector: "aggregated"}},
 		{"TensorRT-LLM", map[string]string{"/v1/models": `{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}`, "/version": `{"version":"1.2.0"}`},
 			pools.Identity{Engine: "trtllm", Version: "1.2.0", Connector: "trtllm"}},
 	} {

@@ -23,6 +23,7 @@ type Load struct {
 	KVUsed        Gauge  // share of KV in use, 0..1 (vLLM's name "_perc" notwithstanding)
 	KVTokens      Gauge  // KV capacity in tokens
 	BlockTokens   Gauge  // tokens of a KV block
+	TokenBytes    Gauge  // bytes of the KV of a token, as it crosses a link
 	Adapters      Adapters
 	// External is the prompt tokens waiting that no gateway sent, as far as this one
 	// knew when it read the load.
@@ -49,6 +50,7 @@ func (l Load) Readings() map[Reading]float64 {
 	for name, g := range map[Reading]Gauge{
 		Running: l.Running, Waiting: l.Waiting, RunningTokens: l.RunningTokens, WaitingTokens: l.WaitingTokens,
 		KVUsed: l.KVUsed, KVTokens: l.KVTokens, BlockTokens: l.BlockTokens,
+		TokenBytes: l.TokenBytes,
 	} {
 		if g.Known {
 			known[name] = g.Value
@@ -67,7 +69,7 @@ func (l Load) FilledFrom(older Load, keep time.Duration) Load {
 		{&l.Running, &older.Running}, {&l.Waiting, &older.Waiting},
 		{&l.RunningTokens, &older.RunningTokens}, {&l.WaitingTokens, &older.WaitingTokens},
 		{&l.KVUsed, &older.KVUsed}, {&l.KVTokens, &older.KVTokens},
-		{&l.BlockTokens, &older.BlockTokens}, {&l.External, &older.External}, {&l.ExternalRunning, &older.ExternalRunning},
+		{&l.BlockTokens, &older.BlockTokens}, {&l.TokenBytes, &older.TokenBytes}, {&l.External, &older.External}, {&l.ExternalRunning, &older.ExternalRunning},
 	} {
 		if !g.to.Known {
 			*g.to = *g.from

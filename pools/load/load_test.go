@@ -29,6 +29,22 @@ vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1000"} 1
 vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="1000"} 1
 `
 
+// What decode engines of vLLM 0.32 show of KV that they got from others: the middle of three requests had two
+// tokens more than whole blocks of 16.
+const vllmMoved = `# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0"} 0
+# TYPE vllm:prompt_tokens_by_source_total counter
+vllm:prompt_tokens_by_source_total{engine="0",source="local_compute"} 3.0
+vllm:prompt_tokens_by_source_total{engine="0",source="local_cache_hit"} 640.0
+vllm:prompt_tokens_by_source_total{engine="0",source="external_kv_transfer"} 2002.0
+# TYPE vllm:external_prefix_cache_hits_total counter
+vllm:external_prefix_cache_hits_total{engine="0"} 9999.0
+# TYPE vllm:nixl_bytes_transferred histogram
+vllm:nixl_bytes_transferred_sum{engine="0"} 4.644864e+06
+vllm:nixl_bytes_transferred_bucket{engine="0",le="+Inf"} 3.0
+vllm:nixl_bytes_transferred_count{engine="0"} 3.0
+`
+
 // Two data-parallel ranks of two tensor-parallel ranks each, which tell the same.
 const sglangExposition = `# TYPE sglang:num_running_reqs gauge
 sglang:num_running_reqs{dp_rank="0",engine_type="prefill",model_name="m",tp_rank="0"} 3
@@ -77,6 +93,12 @@ func TestParseMetrics(t *testing.T) {
 		{"both names, the newer counts", "vllm:gpu_cache_usage_perc 0.5\nvllm:kv_cache_usage_perc 0.25\n", nil, Load{Engine: "vllm", KVUsed: known(.25)}},
 		{"vLLM in Ray", "vllm_num_requests_running{engine=\"0\"} 2\n", nil, Load{Engine: "vllm", Running: known(2)}},
 		{"tokens", "vllm:num_tokens_running 900\nvllm:num_tokens_waiting 4000\n", nil, Load{Engine: "vllm", RunningTokens: known(900), WaitingTokens: known(4000)}},
+		{"KV that moved", vllmMoved, nil, Load{Engine: "vllm", Running: known(0), TokenBytes: known(4644864. / 2002)}},
+		{"KV of two connectors", vllmMoved + "vllm:kv_offload_load_bytes_total{engine=\"0\"} 2002\n", nil,
+			Load{Engine: "vllm", Running: known(0), TokenBytes: known(4646866. / 2002)}},
+		{"too little KV that moved", strings.Replace(vllmMoved, " 2002.0", " 999.0", 1), nil, Load{Engine: "vllm", Running: known(0)}},
+		{"KV that moved by another connector", strings.Replace(vllmMoved, "nixl_bytes", "other_bytes", 3), nil, Load{Engine: "vllm", Running: known(0)}},
+		{"KV that moved, of an older vLLM", strings.ReplaceAll(vllmMoved, "_by_source", "_by"), nil, Load{Engine: "vllm", Running: known(0), TokenBytes: known(4644864. / 9999)}},
 		{"SGLang, all ranks", sglangExposition, nil, Load{Engine: "sglang", Running: known(8), Waiting: known(3), RunningTokens: known(1600), KVUsed: known(.9), KVTokens: known(2000)}},
 		{"SGLang, one rank", sglangExposition, &zero, Load{Engine: "sglang", Running: known(3), Waiting: known(2), RunningTokens: known(700), KVUsed: known(.7), KVTokens: known(1000)}},
 		{"Triton", tritonExposition, nil, Load{Engine: "triton", Running: known(6), Waiting: known(2), KVUsed: known(.5), KVTokens: known(64 * 6239), BlockTokens: known(64)}},

@@ -23,14 +23,17 @@ const (
 	KVUsed        Reading = "kv_used"
 	KVTokens      Reading = "kv_tokens"
 	BlockTokens   Reading = "block_tokens"
-	Blocks        Reading = "blocks"   // with block_tokens, another way to give kv_tokens
+	Blocks        Reading = "blocks" // with block_tokens, another way to give kv_tokens
+	TokenBytes    Reading = "kv_bytes_per_token"
+	MovedBytes    Reading = "moved_bytes" // with moved_tokens, another way to give kv_bytes_per_token
+	MovedTokens   Reading = "moved_tokens"
 	AdapterNames  Reading = "adapters" // in the labels of vLLM's series; its value is their time
 )
 
-var readings = [...]Reading{Running, Waiting, RunningTokens, WaitingTokens, KVUsed, KVTokens, BlockTokens, Blocks, AdapterNames}
+var readings = [...]Reading{Running, Waiting, RunningTokens, WaitingTokens, KVUsed, KVTokens, BlockTokens, Blocks, TokenBytes, MovedBytes, MovedTokens, AdapterNames}
 
 // Table lists under which names one engine exposes its load: for each reading
-// the series that may hold it, the first that is there counts.
+// the series that may hold it, the first that is there counts; of MovedBytes the sum of all.
 type Table struct {
 	Engine string
 	Path   string // of the exposition
@@ -43,7 +46,9 @@ const MetricsPath = "/metrics"
 // DefaultTables are the names that engines use today, newest first
 // (vllm/v1/metrics/loggers.py, sglang/srt/metrics/collector.py, and for TensorRT-LLM
 // and Triton the table of the Gateway API Inference Extension's model-server
-// protocol). num_tokens_* is what that protocol plans for token-level load.
+// protocol). num_tokens_* is what that protocol plans for token-level load. What vLLM's connectors moved is
+// in vllm/distributed/kv_transfer/kv_connector/v1 (nixl/stats.py, offloading/metrics.py), the tokens of it in
+// vllm/v1/metrics/stats.py (PromptTokenStats; 0.32).
 func DefaultTables() []Table {
 	name := func(names ...string) (all []Series) {
 		for _, n := range names {
@@ -65,7 +70,10 @@ func DefaultTables() []Table {
 			KVUsed:        name("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
 			BlockTokens:   in("vllm:cache_config_info", "block_size"),
 			Blocks:        in("vllm:cache_config_info", "num_gpu_blocks"),
-			AdapterNames:  name("vllm:lora_requests_info"),
+			MovedBytes:    name("vllm:nixl_bytes_transferred_sum", "vllm:kv_offload_load_bytes_total"),
+			MovedTokens: append(where("vllm:prompt_tokens_by_source_total", "source", "external_kv_transfer"),
+				name("vllm:external_prefix_cache_hits_total")...),
+			AdapterNames: name("vllm:lora_requests_info"),
 		}},
 		{Engine: "sglang", Path: MetricsPath, Series: map[Reading][]Series{
 			Running:       name("sglang:num_running_reqs"),
@@ -182,11 +190,34 @@ func (t Table) read(families map[string]*dto.MetricFamily, rank *int) Load {
 		KVUsed:        first(KVUsed, math.Max),
 		KVTokens:      first(KVTokens, sum),
 		BlockTokens:   first(BlockTokens, math.Max),
+		TokenBytes:    first(TokenBytes, math.Max),
 		Adapters:      parseAdapters(families, t.Series[AdapterNames]),
 	}
 	blocks := first(Blocks, sum)
 	if capacity := blocks.Value * l.BlockTokens.Value; !l.KVTokens.Known && blocks.Known && capacity > 0 && usable(capacity) {
 		l.KVTokens = Gauge{Value: capacity, Known: true}
 	}
+	if !l.TokenBytes.Known {
+		moved := Gauge{}
+		for _, s := range t.Series[MovedBytes] { // a MultiConnector has several
+			if g := s.read(families, rank, sum); g.Known {
+				moved = Gauge{Value: moved.Value + g.Value, Known: true}
+			}
+		}
+		l.TokenBytes = perToken(moved, first(MovedTokens, sum))
+	}
 	return l
+}
+
+// leastMoved is the tokens whose KV has to have moved before the bytes of one are believed: below, the
+// empty ends of last blocks are too much of them.
+const leastMoved = 1000
+
+// perToken is the bytes of KV of a token, as an engine has got them from others since its start: of all its
+// tensor-parallel ranks together, and with the empty ends of last blocks, which move too.
+func perToken(bytes, tokens Gauge) Gauge {
+	if !bytes.Known || !tokens.Known || bytes.Value <= 0 || tokens.Value < leastMoved {
+		return Gauge{}
+	}
+	return Gauge{Value: bytes.Value / tokens.Value, Known: true}
 }

@@ -28,7 +28,9 @@ func (c *costConfig) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.Adapter.Swap, "adapter-swap", c.Adapter.Swap, "assumed time for a loaded adapter to get into the batch")
 	fs.DurationVar(&c.Adapter.Slot, "adapter-place", c.Adapter.Slot,
 		"assumed time until one of the adapters in a full batch makes way")
-	fs.IntVar(&c.KVBytesPerToken, "kv-bytes-per-token", c.KVBytesPerToken, "KV cache of one token, `bytes`")
+	fs.IntVar(&c.KVBytesPerToken, "kv-bytes-per-token", c.KVBytesPerToken,
+		"KV cache of one token as it crosses a link, `bytes`; 0: the mean of what a model's servers show: SGLang reports it, vLLM with NIXL counts what it moved "+
+			"(believed from 1,000 tokens on); until then, and of other engines, 131072: links learn their speed by the same figure, so that the time of a transfer comes out right once dozens were seen")
 	fs.IntVar(&c.BlockTokens, "block-tokens", c.BlockTokens, "tokens of one KV block")
 	fs.Float64Var(&c.links[cost.SameHost].BytesPerSecond, "link-host", c.links[cost.SameHost].BytesPerSecond, "assumed KV bandwidth within a host, `bytes per second`")
 	fs.Float64Var(&c.links[cost.SameRack].BytesPerSecond, "link-rack", c.links[cost.SameRack].BytesPerSecond, "the same within a rack")

@@ -134,7 +134,7 @@ func TestTrace_TellsWhatARequestTook(t *testing.T) {
 	handed := valuesOf(decode.Attributes)
 	wantSame(t, "decode", handed, map[string]any{
 		"tandem.server": a.header.Get("X-Tandem-Decode"), "tandem.leg": "decode", "tandem.handoff.tokens": input,
-		"tandem.handoff.bytes": input * defaultConfig().cost.KVBytesPerToken,
+		"tandem.handoff.bytes": input * 128 << 10,
 	})
 	if gap := handed["tandem.handoff.gap_seconds"].(float64); gap <= 0 || gap > float64(decode.StartTimeUnixNano-prefill.StartTimeUnixNano)/1e9 {
 		t.Errorf("the hand-off lay there for %v s", gap)

@@ -1,6 +1,8 @@
 package vllm
 
 import (
+	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -12,8 +14,10 @@ import (
 func TestRequests(t *testing.T) {
 	t.Run("NixlConnector", func(t *testing.T) {
 		p, d := pairOf(t, transferBy("NixlConnector", "kv_producer"), transferBy("NixlConnector", "kv_consumer"), allRequests(t)...)
-		asksAll(t, "NixlConnector, producer and consumer", gatewayOf(t, p, d), d, 20_000)
+		g := gatewayOf(t, p, d)
+		asksAll(t, "NixlConnector, producer and consumer", g, d, 20_000)
 		cameFromPrefill(t, d, 3000)
+		learnsTokenBytes(t, g, d, 1024, kvBlock) // of two layers, two heads of 64 keys and values of two bytes
 	})
 	t.Run("NixlPushConnector", func(t *testing.T) {
 		p, d := pairOf(t, transferBy("NixlPushConnector", "kv_producer"), transferBy("NixlPushConnector", "kv_consumer"), allRequests(t)...)
@@ -117,5 +121,42 @@ func cameFromPrefill(t *testing.T, d *engine, least float64) {
 	t.Logf("%v prompt tokens came from prefill", came)
 	if came < least {
 		t.Errorf("of at least %v", least)
+	}
+}
+
+// learnsTokenBytes checks that the gateway takes a token to have the bytes of KV that decode's engine has got of
+// each: what the model has, and what of last blocks is empty.
+func learnsTokenBytes(t *testing.T, g gateway, d *engine, each, block float64) {
+	t.Helper()
+	bytes, moves := metric(t, d.url, "vllm:nixl_bytes_transferred_sum"), metric(t, d.url, "vllm:nixl_bytes_transferred_count")
+	tokens := metric(t, d.url, "vllm:prompt_tokens_by_source_total", `source="external_kv_transfer"`)
+	learned := 0.0
+	process.WaitFor(t, g.process, "the gateway to see what moved", process.ReadyWithin, func() error {
+		learned = metric(t, g.admin, "tandem_engine_kv_bytes_per_token")
+		if math.Abs(learned-bytes/tokens) > 0.001*learned || learned == 0 {
+			return fmt.Errorf("%v bytes for each token, the engine has got %v", learned, bytes/tokens)
+		}
+		return nil
+	})
+	t.Logf("%.0f bytes for each token of %.0f in %.0f transfers: %.0f, and %.1f %% of empty ends of blocks", learned, tokens, moves, each, 100*(learned/each-1))
+	if most := each * (1 + moves*(block-1)/tokens); learned < each || learned > most {
+		t.Errorf("not from %v to %v", each, most)
+	}
+	asked := ask(t, g.url, map[string]any{"prompt": promptOf(733, 2000), "max_tokens": 4})
+	var priced struct {
+		Attempts []struct {
+			Alternatives []struct {
+				Chosen bool
+				Moved  float64 `json:"moved_bytes"`
+			}
+		}
+	}
+	if err := process.JSON(g.admin+"/debug/decisions/"+asked.id, &priced); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range priced.Attempts[len(priced.Attempts)-1].Alternatives {
+		if a.Chosen && math.Abs(a.Moved-2000*learned) > 0.05*a.Moved {
+			t.Errorf("the transfer of 2,000 tokens was priced as %v bytes, want some %v", a.Moved, 2000*learned)
+		}
 	}
 }

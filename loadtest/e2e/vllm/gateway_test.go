@@ -33,7 +33,7 @@ type gateway struct {
 func startGateway(t *testing.T, prefill, decode []*engine, settings ...string) gateway {
 	t.Helper()
 	listen, admin := process.FreeAddress(t), process.FreeAddress(t)
-	config := fmt.Sprintf("listen: %q\nadmin: %q\nexpose-pair: true\nkv-bytes-per-token: 1024\n", listen, admin)
+	config := fmt.Sprintf("listen: %q\nadmin: %q\nexpose-pair: true\n", listen, admin)
 	for _, setting := range settings {
 		config += setting + "\n"
 	}
