@@ -131,6 +131,30 @@ func TestAbort_IsHeardBeforeTheReaderRuns(t *testing.T) {
 	}
 }
 
+// answered is a connection whose server answers as soon as it is half closed.
+type answered struct {
+	net.Conn
+	half chan struct{}
+}
+
+func (c *answered) CloseWrite() error { close(c.half); return nil }
+func (c *answered) Close() error      { return nil }
+func (c *answered) Read(p []byte) (int, error) {
+	<-c.half
+	return copy(p, "HTTP/1.1 200 OK"), nil
+}
+
+// What a server answers to the end of its client is not read: net/http's sends an empty success where a handler
+// returns without a word.
+func TestAbort_NothingIsReadBehindIt(t *testing.T) {
+	socket := &answered{half: make(chan struct{})}
+	c := &conn{Conn: socket, socket: socket}
+	go c.abort()
+	if n, err := c.Read(make([]byte, 100)); n != 0 || !errors.Is(err, net.ErrClosed) {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
 func readAll(in *bufio.Reader) {
 	if req, err := http.ReadRequest(in); err == nil {
 		_, _ = io.Copy(io.Discard, req.Body)

@@ -9,6 +9,7 @@ import (
 	"net/http/httptrace"
 	"os"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,6 +31,7 @@ type conn struct {
 	since    time.Time // it is idle
 	state    *tls.ConnectionState
 
+	aborted   atomic.Bool
 	abortFunc func() // c.abort, made once
 	raw       syscall.RawConn
 	look      func(fd uintptr) // c.peek, made once
@@ -111,10 +113,21 @@ func (c *conn) handshake(ctx context.Context, cfg *tls.Config, host string, trac
 // abort closes the connection, whoever reads or writes it. The server hears of it at once: a descriptor that is
 // closed while a goroutine waits for it lasts until that one has run, which takes milliseconds on a busy machine.
 func (c *conn) abort() {
+	c.aborted.Store(true)
 	if half, is := c.socket.(interface{ CloseWrite() error }); is {
 		_ = half.CloseWrite() // it may be closed already
 	}
 	_ = c.socket.Close()
+}
+
+// Read reads nothing of a connection that is aborted: some servers answer one that is half closed, with an empty
+// success.
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.aborted.Load() {
+		return 0, net.ErrClosed
+	}
+	return n, err
 }
 
 var longAgo = time.Unix(1, 0)
