@@ -189,7 +189,7 @@ func (o *Orchestrator) sendWhole(ctx context.Context, leg Leg, server *pools.Ser
 		return nil, nil, failedSend(ctx, leg, server.ID(), err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, nil, failedStatus(leg, server.ID(), resp, data)
+		return nil, nil, failedStatus(ctx, leg, server.ID(), resp, data)
 	}
 	return resp, data, nil
 }

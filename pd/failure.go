@@ -144,8 +144,12 @@ func failedSend(ctx context.Context, leg Leg, server string, err error) *LegErro
 	return e
 }
 
-// failedStatus judges an answer that is no success.
-func failedStatus(leg Leg, server string, resp *http.Response, body []byte) *LegError {
+// failedStatus judges an answer that is no success. Where the client has left it says nothing of the server: engines
+// whose legs wait for each other blame the peer that was cut off, which may be known here before the leg is ended.
+func failedStatus(ctx context.Context, leg Leg, server string, resp *http.Response, body []byte) *LegError {
+	if cause := context.Cause(ctx); errors.Is(cause, context.Canceled) {
+		return &LegError{Leg: leg, Server: server, Kind: Gone, Err: cause}
+	}
 	e := &LegError{Leg: leg, Server: server, Status: resp.StatusCode, Body: body}
 	if connector.PrefillUnread(e.Status, body) {
 		e.Status = http.StatusBadGateway

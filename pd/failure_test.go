@@ -81,7 +81,7 @@ func TestFailedStatus_SaysWhoseFaultItWas(t *testing.T) {
 		500: Broken, 502: Broken, 503: Busy, 504: Broken, 599: Broken, 302: Broken, 399: Broken, 204: Broken,
 	} {
 		resp := &http.Response{StatusCode: status, Header: http.Header{"Retry-After": {"7"}}}
-		e := failedStatus(PrefillLeg, "p", resp, []byte("body"))
+		e := failedStatus(t.Context(), PrefillLeg, "p", resp, []byte("body"))
 		if e.Kind != want || e.Status != status || string(e.Body) != "body" || e.Leg != PrefillLeg || e.Server != "p" || e.Err == nil {
 			t.Errorf("%d: %+v, want %s", status, e, want)
 		}
@@ -93,6 +93,22 @@ func TestFailedStatus_SaysWhoseFaultItWas(t *testing.T) {
 		}
 		if fault := e.engineFault(); fault != (status == 500) {
 			t.Errorf("%d: the engine's own fault %v", status, fault)
+		}
+	}
+}
+
+// What an engine answers once the client has left is no server's fault: of two legs that wait for each other the one
+// may fail since the other was ended. One that was ended for its peer's sake is judged as before.
+func TestFailedStatus_BehindAClientThatLeft(t *testing.T) {
+	for _, c := range []struct {
+		cause error
+		want  Kind
+	}{{nil, Gone}, {errPeer, Broken}} {
+		ctx, end := context.WithCancelCause(t.Context())
+		end(c.cause)
+		e := failedStatus(ctx, DecodeLeg, "d", &http.Response{StatusCode: http.StatusInternalServerError}, []byte("the peer is gone"))
+		if e.Kind != c.want || c.want == Gone && !errors.Is(e, context.Canceled) {
+			t.Errorf("ended by %v: %+v, want %s", c.cause, e, c.want)
 		}
 	}
 }

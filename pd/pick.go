@@ -209,7 +209,7 @@ func (p *Pick) Settle(u api.Usage) {
 
 // Refuse records an answer that is no success.
 func (p *Pick) Refuse(status int, header http.Header, body []byte) {
-	p.fail(failedStatus(p.legName(), p.Decode().ID(), &http.Response{StatusCode: status, Header: header}, body))
+	p.fail(failedStatus(context.Background(), p.legName(), p.Decode().ID(), &http.Response{StatusCode: status, Header: header}, body))
 }
 
 // Unsent records that the proxy could not reach the server.

@@ -244,5 +244,5 @@ func notAStream(ctx context.Context, leg Leg, server *pools.Server, resp *http.R
 	if err != nil {
 		return failedSend(ctx, leg, server.ID(), err)
 	}
-	return failedStatus(leg, server.ID(), resp, body)
+	return failedStatus(ctx, leg, server.ID(), resp, body)
 }
