@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"encoding/binary"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -28,20 +29,33 @@ func sizeOf(req *pd.Request, prompt api.Value) predict.Prompt {
 			size.Rough += turnTokens(value, 0)
 		}
 		if field != "system" || !value.IsArray() {
-			_, _ = context.Write(value)
+			writeContext(context, value)
 			continue
 		}
 		for block := range value.Elements() {
 			if !bytes.Contains(block, attribution) {
-				_, _ = context.Write(block)
+				writeContext(context, block)
 			}
 		}
 	}
 	if req.Dialect == api.Chat {
-		_, _ = context.Write(system)
+		writeContext(context, system)
 	}
 	size.Context = context.Sum64()
 	return size
+}
+
+// knownBy is by how much of its beginning a text is known from others of its length, in bytes: one that is longer is a
+// document, and has as many tokens as another that begins like it.
+const knownBy = 16 << 10
+
+// writeContext adds a text to the hash of what a prompt shares with others.
+func writeContext(context *xxhash.Digest, text api.Value) {
+	if len(text) > knownBy {
+		_, _ = context.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(text))))
+		text = text[:knownBy]
+	}
+	_, _ = context.Write(text)
 }
 
 // promptTokens is turnTokens of a prompt, and what its first message says where that is the system's.
@@ -51,33 +65,14 @@ func promptTokens(prompt api.Value) (n int, system api.Value) {
 	}
 	first := true
 	for message := range prompt.Elements() {
-		if first {
-			first, system = false, systemContent(message)
+		if first && message.IsObject() {
+			n, system = messageTokens(message, 1)
+		} else {
+			n += turnTokens(message, 1)
 		}
-		n += turnTokens(message, 1)
+		first = false
 	}
 	return n, system
-}
-
-// systemContent is what a message says if it is the system's, else nil. Of others it looks no further
-// than their role, which mostly comes first: a prompt may be one of megabytes.
-func systemContent(message api.Value) (content api.Value) {
-	isSystem := false
-	for key, value := range message.Members() {
-		switch key {
-		case "role":
-			if role, _ := value.String(); role != "system" {
-				return nil
-			}
-			isSystem = true
-		case "content":
-			content = value
-		}
-	}
-	if !isSystem {
-		return nil
-	}
-	return content
 }
 
 // attribution is in a block of some agents' system prompts that differs in each request.
@@ -97,7 +92,8 @@ func turnTokens(value api.Value, depth int) (n int) {
 		return roughTokens(value)
 	}
 	if value.IsObject() {
-		return messageTokens(value, depth)
+		n, _ = messageTokens(value, depth)
+		return n
 	}
 	if value.IsArray() {
 		for e := range value.Elements() {
@@ -111,12 +107,20 @@ func turnTokens(value api.Value, depth int) (n int) {
 	return roughTokens(value)
 }
 
-// messageTokens is turnTokens of a message, or of a part of one.
-func messageTokens(message api.Value, depth int) (n int) {
+// messageTokens is turnTokens of a message, or of a part of one, and the content of one that is the system's. It is
+// walked once for both: a prompt may be one of megabytes.
+func messageTokens(message api.Value, depth int) (n int, system api.Value) {
 	n = perTurn
+	var content api.Value
+	isSystem := false
 	for key, value := range message.Members() {
 		switch key {
-		case "content", "text", "thinking", "reasoning", "summary", "output", "tool_calls", "function":
+		case "role":
+			isSystem = string(value) == `"system"`
+		case "content":
+			content = value
+			n += turnTokens(value, depth+1)
+		case "text", "thinking", "reasoning", "summary", "output", "tool_calls", "function":
 			n += turnTokens(value, depth+1)
 		case "name", "arguments", "input":
 			n += roughTokens(value)
@@ -124,7 +128,10 @@ func messageTokens(message api.Value, depth int) (n int) {
 			n += perMedium
 		}
 	}
-	return n
+	if !isSystem {
+		content = nil
+	}
+	return n, content
 }
 
 // predictPrompt is how many tokens the prompt will have, as far as prompts like it have shown.

@@ -30,6 +30,10 @@ func TestPromptSize_AContextIsOfToolsAndSystemPrompt(t *testing.T) {
 	chat := func(system, text string) uint64 {
 		return of(api.Chat, `{"model":"m","messages":[{"role":"system","content":"`+system+`"},{"role":"user","content":"`+text+`"}]}`)
 	}
+	long := strings.Repeat("a", knownBy)
+	if chat(long+"b", "x") != chat(long+"c", "x") || chat(long+"b", "x") == chat(long+"bb", "x") || chat(long+"b", "x") == chat("b"+long, "x") || chat(long[4:]+"bb", "x") == chat(long[4:]+"cb", "x") {
+		t.Error("a long system prompt is not known by its beginning and its length")
+	}
 	if chat("s", "x") != chat("s", "y") || chat("s", "x") == chat("s2", "x") {
 		t.Error("a chat's context is not that of its system prompt")
 	}
@@ -39,9 +43,9 @@ func TestPromptSize_AContextIsOfToolsAndSystemPrompt(t *testing.T) {
 func TestSystemContent(t *testing.T) {
 	for message, want := range map[string]string{
 		`{"role":"system","content":"s"}`: `"s"`, `{"content":["s"],"role":"system"}`: `["s"]`, `{"role":"system"}`: "",
-		`{"role":"user","content":"s"}`: "", `{"content":"s","role":"user"}`: "", `{"content":"s"}`: "", `{"role":1,"content":"s"}`: "", `"s"`: "",
+		`{"role":"user","content":"s"}`: "", `{"content":"s","role":"user"}`: "", `{"content":"s"}`: "", `{"role":1,"content":"s"}`: "",
 	} {
-		if got := systemContent(api.Value(message)); string(got) != want {
+		if _, got := messageTokens(api.Value(message), 1); string(got) != want {
 			t.Errorf("%s: %s, want %s", message, got, want)
 		}
 	}
