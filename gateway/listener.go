@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"log/slog"
@@ -138,6 +139,7 @@ type clientConn struct {
 	departure   departure
 	watched     *clientWatch // of who serves the connection; nil until it is watched
 	writeBy     time.Time    // of the writer: the deadline that is set
+	joins       lastChunk    // of the writer
 
 	framing framing
 	fault   *badMessage // with the next byte of the connection; nil while all is well
@@ -182,9 +184,47 @@ func (c *clientConn) refuse(p []byte) (int, error) {
 	return 0, c.fault
 }
 
-// Write has its deadline anew once a sixteenth of the time is gone: setting it for each event of a stream
-// costs as much as reading the event.
+// lastChunk says what becomes of the size of a stream's last chunk. fasthttp sends it, closes the stream, and sends
+// the line behind it: two calls, each of which wakes the client.
+type lastChunk uint8
+
+const (
+	chunksGoOut   lastChunk = iota // as they are written
+	lastIsJoined                   // it waits for the line
+	lastIsWaiting                  // it does now
+)
+
+var (
+	lastSize  = []byte("0\r\n")
+	lastWhole = []byte("0\r\n\r\n")
+)
+
+// joinLastChunk has the last chunk of the stream under way go out with the line behind it.
+func (c *clientConn) joinLastChunk() { c.joins = lastIsJoined }
+
+// Write writes all of p, but for the size of a last chunk that is joined.
 func (c *clientConn) Write(p []byte) (int, error) {
+	switch {
+	case c.joins == lastIsJoined && bytes.Equal(p, lastSize):
+		c.joins = lastIsWaiting
+		return len(p), nil
+	case c.joins != lastIsWaiting:
+		return c.write(p)
+	}
+	c.joins = chunksGoOut
+	if bytes.Equal(p, lastWhole[len(lastSize):]) {
+		n, err := c.write(lastWhole)
+		return max(0, n-len(lastSize)), err
+	}
+	if _, err := c.write(lastSize); err != nil { // the next answer is behind the line
+		return 0, err
+	}
+	return c.write(p)
+}
+
+// write has its deadline anew once a sixteenth of the time is gone: setting it for each event of a stream
+// costs as much as reading the event.
+func (c *clientConn) write(p []byte) (int, error) {
 	now, timeout := time.Now(), c.listener.cfg.WriteTimeout
 	if deadline := now.Add(timeout); deadline.Sub(c.writeBy) > timeout/16 {
 		if err := c.SetWriteDeadline(deadline); err != nil {

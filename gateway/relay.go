@@ -61,6 +61,9 @@ func (r *relay) WriteTo(w io.Writer) (n int64, err error) {
 		}
 		switch {
 		case errors.Is(end, io.EOF):
+			if conn, ok := r.x.conn.(*clientConn); ok {
+				conn.joinLastChunk()
+			}
 			return n, nil
 		case end != nil:
 			return n, end

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -13,6 +14,23 @@ import (
 )
 
 const ask = `{"model":"m","prompt":"hi","stream":true}`
+
+// The end of a stream comes at once: whoever reads the size of its last chunk has the line behind it.
+func TestRelay_TheEndIsOneWrite(t *testing.T) {
+	g := run(t, usual(t), stream().roundTrip, alone(t))
+	conn := g.dial()
+	for range 100 {
+		if _, err := fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(ask), ask); err != nil {
+			t.Fatal(err)
+		}
+		for answer, piece := "", make([]byte, 4096); !strings.HasSuffix(answer, "\r\n0\r\n\r\n"); {
+			n, err := conn.Read(piece)
+			if answer += string(piece[:n]); err != nil || strings.HasSuffix(answer, "\r\n0\r\n") {
+				t.Fatalf("%q, %v", answer, err)
+			}
+		}
+	}
+}
 
 // A stream comes as the engine sends it, without the usage that the client did not ask for,
 // and costs what the engine says.
