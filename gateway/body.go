@@ -53,12 +53,15 @@ type bodyBuffer struct {
 	length  int // in bytes, as announced; negative: it is not known
 	most    int // bytes that a body may have
 	counted reservedBytes
+
+	memory *bodyMemory // for add
+	held   heldMemory  // that data lies in, of add
 }
 
 var errBodyTooLarge = errors.New("the body is larger than the limit")
 
 func (s *Server) newBodyBuffer(length int) *bodyBuffer {
-	return &bodyBuffer{length: length, most: s.cfg.MaxBody, counted: reservedBytes{budget: &s.bodies, bytes: freeBytes}}
+	return &bodyBuffer{length: length, most: s.cfg.MaxBody, counted: reservedBytes{budget: &s.bodies, bytes: freeBytes}, memory: &s.bodyMemory}
 }
 
 // readAll reads to the end of the body. An announced length is counted at once, so that some
@@ -113,10 +116,11 @@ func (b *bodyBuffer) add(piece []byte) error {
 		if size <= b.length {
 			room = min(room, b.length)
 		}
+		room = sizeFor(room)
 		if !b.counted.grow(room) {
 			return queue.ErrFull
 		}
-		b.data = append(make([]byte, 0, room), b.data...)
+		b.data = b.held.grow(b.memory, room, b.data)
 	}
 	b.data = append(b.data, piece...)
 	return nil

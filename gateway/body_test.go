@@ -197,8 +197,8 @@ func TestReservedBytes_GivenBackTwice(t *testing.T) {
 	}
 }
 
-// A body takes memory as it comes, four times as much each time, never more than it may have or
-// says that it has, and is counted as what it takes.
+// A body takes memory as it comes, four times as much each time, in the sizes that come back, otherwise never more than
+// it may have or says that it has, and is counted as what it takes.
 func TestBodyBuffer_Add(t *testing.T) {
 	const most = 1 << 20
 	for _, x := range []struct {
@@ -211,9 +211,9 @@ func TestBodyBuffer_Add(t *testing.T) {
 	}{
 		{"short", -1, []int{10, 20}, 30, 0, nil},
 		{"as long as is free", freeBytes, []int{freeBytes}, freeBytes, 0, nil},
-		{"one more", freeBytes + 1, []int{freeBytes, 1}, freeBytes + 1, 1, nil},
+		{"one more", freeBytes + 1, []int{freeBytes, 1}, freeBytes + 1, freeBytes, nil},
 		{"as it says", most, []int{freeBytes, 3 * freeBytes, most - 4*freeBytes}, most, most - freeBytes, nil},
-		{"at once", 3 * freeBytes, []int{1}, 1, 2 * freeBytes, nil},
+		{"at once", 3 * freeBytes, []int{1}, 1, 3 * freeBytes, nil},
 		{"not more at once", most, []int{1}, 1, roomAtOnce - freeBytes, nil},
 		{"without a word", -1, []int{freeBytes, 1}, freeBytes + 1, 3 * freeBytes, nil},
 		{"as long as it may be", -1, []int{most - 1, 1}, most, most - freeBytes, nil},

@@ -164,13 +164,27 @@ func (e *PickExchange) admit() (req *pd.Request, err error) {
 var errTranslated = &badRequest{status: http.StatusBadRequest, code: "tenants_not_separated",
 	message: "The engines of this model cannot keep tenants apart on " + api.Messages.Path + ". Use " + api.Chat.Path + "."}
 
-// MarkSent records that the proxy sends the request now, and lets go of its text.
+// MarkSent records that the proxy sends the request now, and lets go of its text, whose memory is used for
+// another body unless somebody holds it (HoldBody), or may read it still. The parts of the pick's body must not be
+// read behind it otherwise.
 func (e *PickExchange) MarkSent() {
-	e.pick.MarkSent()
+	letGo := e.pick.MarkSent()
 	sent := *e.answer.req
 	sent.Body = api.Body{}
 	e.answer.req, e.body.data = &sent, nil
+	if letGo {
+		e.body.held.release()
+	} else {
+		e.body.held.lose()
+	}
 }
+
+// HoldBody lets the parts of the pick's body be read behind MarkSent, until ReleaseBody is called as often. It is
+// for before MarkSent.
+func (e *PickExchange) HoldBody() { e.body.held.hold() }
+
+// ReleaseBody ends a HoldBody. Any goroutine may call it.
+func (e *PickExchange) ReleaseBody() { e.body.held.release() }
 
 // Changes reports whether a body differs from the one that the client sent.
 func (e *PickExchange) Changes(body api.Body) bool {

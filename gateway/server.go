@@ -80,12 +80,13 @@ type Server struct {
 	log     *slog.Logger
 	app     *fiber.App
 
-	bodies   bodyBudget
-	spare    *spareBuffers
-	decoding chan struct{} // as many as may decode bodies at once
-	observe  Observer
-	requests rate // answered
-	errors   rate // of them, failed by our fault or an engine's
+	bodies     bodyBudget
+	bodyMemory bodyMemory
+	spare      *spareBuffers
+	decoding   chan struct{} // as many as may decode bodies at once
+	observe    Observer
+	requests   rate // answered
+	errors     rate // of them, failed by our fault or an engine's
 
 	clients  atomic.Pointer[listener]
 	rules    atomic.Pointer[Rules] // nil: none

@@ -133,8 +133,8 @@ func (p *Pick) Fallbacks(most int) []*pools.Server {
 func (p *Pick) PredictedCache() (held, computed int) { return p.st.predictedCache() }
 
 // MarkSent records that the proxy sends the request now. Its text is let go, Body's too: an answer may take
-// minutes, and nothing of the request is sent again.
-func (p *Pick) MarkSent() {
+// minutes, and nothing of the request is sent again. It reports whether nothing reads the text from now on.
+func (p *Pick) MarkSent() (letGo bool) {
 	st, b := p.st, p.b
 	p.sent = time.Now()
 	if b.prefill != nil {
@@ -146,8 +146,9 @@ func (p *Pick) MarkSent() {
 	}
 	b.decode.MarkSent(expected)
 	p.sample = p.o.Binder.beginTransfer(st, b, p.sent)
-	st.dropText(b)
+	letGo = st.dropText(b)
 	p.leg = connector.LegRequest{}
+	return letGo
 }
 
 // MoveTo records that the proxy has sent the request to another server than Decode, one of the

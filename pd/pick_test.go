@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/predict"
@@ -376,4 +377,36 @@ func TestPick_AFailureIsKeptBesideItsChoice(t *testing.T) {
 		t.Errorf("the decision is %+v", decision)
 	}
 	f.nothingIsLeft()
+}
+
+// Once a request is sent nothing reads its text, unless an engine may be asked for its tokens still.
+func TestPick_SaysWhetherItsTextIsReadStill(t *testing.T) {
+	asking := func(ctx context.Context, _ string, _ []byte) ([]byte, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	long := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("word ", 1000) + `"}],"max_tokens":8}`
+	for _, x := range []struct {
+		mode   tokens.Mode // "": none
+		text   string
+		letsGo bool
+	}{
+		{"", long, true}, {tokens.Approximate, long, true}, {tokens.Learned, long, true}, {tokens.Engine, long, false},
+		{tokens.Approximate, `{"model":"m","messages":[{"role":"user","content":"word"}],"max_tokens":8}`, true},
+	} {
+		f := newEngineFleet(t, besideSidecars(1, 1))
+		if x.mode != "" {
+			f.Binder.Locality = NewLocality(f.Binder.Locality.Index, func(model string) (*tokens.Source, error) {
+				cfg := tokens.Default()
+				cfg.Mode, cfg.Model, cfg.AskWait = x.mode, model, time.Millisecond
+				return tokens.New(cfg, asking, nil)
+			})
+			t.Cleanup(f.Binder.Locality.Close)
+		}
+		p := f.pick(requestOf(t, api.Chat, x.text))
+		if letsGo := p.MarkSent(); letsGo != x.letsGo {
+			t.Errorf("%q, %d bytes: nothing reads it: %v", x.mode, len(x.text), letsGo)
+		}
+		p.Release()
+	}
 }

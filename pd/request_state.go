@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/decision"
@@ -115,10 +116,11 @@ func (st *requestState) causeOfDeath(failed *LegError) retry.Death {
 }
 
 // dropText lets go of the client's text once its stream is open: what the transcript keeps is all that may
-// be sent again. It is for when the binding's legs are sent.
-func (st *requestState) dropText(b *binding) {
+// be sent again. It is for when the binding's legs are sent. It reports whether nothing reads the text from now on:
+// an engine may be asked for its tokens still, and what is kept of it here is for the usage to teach.
+func (st *requestState) dropText(b *binding) (letGo bool) {
 	if st.transcript != nil && st.transcript.NeedsText() {
-		return
+		return false
 	}
 	st.client.Fingerprint() // which is made of the text
 	client := st.client.withoutText()
@@ -133,9 +135,14 @@ func (st *requestState) dropText(b *binding) {
 	for _, b := range st.bindings {
 		b.handoff.DropLeg()
 	}
-	if p := st.bind.prefix; p != nil && (p.tokens.Complete || p.tokens.Chunks != nil) {
+	p := st.bind.prefix
+	if p == nil {
+		return st.transcript == nil
+	}
+	if p.tokens.Complete || p.tokens.Chunks != nil {
 		p.prompt.Body = nil // else an engine's tokens are recalled by it when the usage comes
 	}
+	return st.transcript == nil && p.prompt.Body == nil && p.tokens.Mode != tokens.Engine
 }
 
 // dropTextOnceSent returns what is dropText as soon as the binding's legs are sent, and says so.

@@ -70,25 +70,30 @@ func BenchmarkPick220KB(b *testing.B) {
 
 // newBenchPicker is a picker of eight servers, of which a mode of tokens says what they hold: "" nothing.
 func newBenchPicker(b *testing.B, mode tokens.Mode, encrypted bool) *pickerFixture {
-	f := newPicker(b, setup{specs: eightServers(b), config: Config{Fallbacks: 2}, encrypted: encrypted, pd: func(o *pd.Orchestrator) {
+	f := newPicker(b, setup{specs: eightServers(b), config: Config{Fallbacks: 2}, encrypted: encrypted, pd: knowsPrompts(b, mode, nil)})
+	f.eventually("all servers are up", func() bool {
+		return !slices.ContainsFunc(f.fleet.Servers(), func(s *pools.Server) bool { return !s.Health().Up })
+	})
+	return f
+}
+
+// knowsPrompts lets a picker know prompts in a mode of tokens, "" not at all; ask is for those that ask an engine.
+func knowsPrompts(t testing.TB, mode tokens.Mode, ask tokens.Ask) func(o *pd.Orchestrator) {
+	return func(o *pd.Orchestrator) {
 		if mode == "" {
 			return
 		}
 		index, err := kvstate.New(kvstate.Default())
 		if err != nil {
-			b.Fatal(err)
+			t.Fatal(err)
 		}
 		o.Binder.Locality = pd.NewLocality(index, func(model string) (*tokens.Source, error) {
 			cfg := tokens.Default()
-			cfg.Mode, cfg.Model = mode, model
-			return tokens.New(cfg, nil, nil)
+			cfg.Mode, cfg.Model, cfg.AskWait = mode, model, time.Millisecond
+			return tokens.New(cfg, ask, nil)
 		})
-		b.Cleanup(o.Binder.Locality.Close)
-	}})
-	f.eventually("all servers are up", func() bool {
-		return !slices.ContainsFunc(f.fleet.Servers(), func(s *pools.Server) bool { return !s.Health().Up })
-	})
-	return f
+		t.Cleanup(o.Binder.Locality.Close)
+	}
 }
 
 // BenchmarkPick220KBWithoutGRPC is what a pick of BenchmarkPick220KB costs without gRPC: the body comes in pieces of
@@ -186,7 +191,7 @@ func (e *echo) Process(stream extproc.ExternalProcessor_ProcessServer) error {
 		case m.other.GetResponseHeaders() != nil:
 			err = stream.SendMsg(answerHead)
 		case m.ofAnswer:
-			*piece = newPiece{newAnswerBody, m.parts, m.end}
+			*piece = newPiece{field: newAnswerBody, parts: m.parts, end: m.end}
 			err = stream.SendMsg(piece)
 		case m.piece && keeps:
 			err = stream.Send(afterBody(toServers([]string{"10.0.0.1:8000"}, nil, steering), nil))
@@ -208,7 +213,7 @@ func (e *echo) Process(stream extproc.ExternalProcessor_ProcessServer) error {
 // giveBack sends a request to a server as it came.
 func giveBack(stream extproc.ExternalProcessor_ProcessServer, body []byte) error {
 	err := stream.Send(toServers([]string{"10.0.0.1:8000"}, nil, steering))
-	for _, piece := range requestPieces(slices.Values([][]byte{body}), true) {
+	for _, piece := range requestPieces(heldBody{}, slices.Values([][]byte{body}), true) {
 		if err == nil {
 			err = stream.SendMsg(piece)
 		}

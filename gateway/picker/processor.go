@@ -245,7 +245,7 @@ func (c *conversation) send(pick *pd.Pick, whole bool) error {
 	if err := c.stream.Send(c.toPicked(pick, set("content-length", strconv.Itoa(body.Len())))); err != nil {
 		return err
 	}
-	for _, piece := range requestPieces(body.Parts(), whole) {
+	for _, piece := range requestPieces(heldBody{c.exchange}, body.Parts(), whole) {
 		if err := c.stream.SendMsg(piece); err != nil {
 			return err
 		}
@@ -329,7 +329,7 @@ func (c *conversation) sendAnswer(answer []byte, end bool) error {
 	for {
 		some := answer[:min(len(answer), longestPiece)]
 		answer = answer[len(some):]
-		c.piece = newPiece{newAnswerBody, append(c.piece.parts[:0], some), end && len(answer) == 0}
+		c.piece = newPiece{field: newAnswerBody, parts: append(c.piece.parts[:0], some), end: end && len(answer) == 0}
 		if err := c.stream.SendMsg(&c.piece); err != nil {
 			return err
 		}

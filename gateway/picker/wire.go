@@ -1,6 +1,7 @@
 package picker
 
 import (
+	"bytes"
 	"encoding/binary"
 	"iter"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/tandem-gateway/tandem/gateway"
 )
 
 // codec reads and writes the pieces of bodies, which are nearly all bytes of the protocol, where
@@ -60,7 +63,17 @@ type newPiece struct {
 	field protowire.Number // newRequestBody or newAnswerBody
 	parts [][]byte
 	end   bool
+	body  heldBody // that the parts are of; the zero value: of one that stays
 }
+
+// heldBody is told when a part of a body was sent, and needs not be there any longer.
+type heldBody struct{ *gateway.PickExchange }
+
+// Get is for those who take memory here, as grpc-go does not.
+func (heldBody) Get(length int) *[]byte { return mem.DefaultBufferPool().Get(length) }
+
+// Put is told of a part that was sent.
+func (h heldBody) Put(*[]byte) { h.ReleaseBody() }
 
 // Unmarshal reads a message of the proxy into a shownMessage.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
@@ -235,8 +248,8 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// marshal writes the piece. The bytes of a request's are sent from where they lie; those of an
-// answer are copied, since their memory is used for the next.
+// marshal writes the piece. The bytes of a request's are sent from where they lie, short parts apart, and held until
+// then; those of an answer are copied, since their memory is used for the next.
 func (p *newPiece) marshal() mem.BufferSlice {
 	size := 0
 	for _, part := range p.parts {
@@ -246,7 +259,7 @@ func (p *newPiece) marshal() mem.BufferSlice {
 		data := make(mem.BufferSlice, 1, 1+len(p.parts))
 		data[0] = mem.SliceBuffer(p.appendHead(nil, size))
 		for _, part := range p.parts {
-			data = append(data, mem.SliceBuffer(part))
+			data = append(data, p.sendable(part))
 		}
 		return data
 	}
@@ -255,6 +268,18 @@ func (p *newPiece) marshal() mem.BufferSlice {
 		whole = append(whole, part...)
 	}
 	return mem.BufferSlice{mem.SliceBuffer(whole)}
+}
+
+// sendable is a part of a request's body until grpc-go has sent it, which is behind SendMsg.
+func (p *newPiece) sendable(part []byte) mem.Buffer {
+	switch {
+	case p.body.PickExchange == nil:
+		return mem.SliceBuffer(part)
+	case mem.IsBelowBufferPoolingThreshold(len(part)): // of which grpc-go does not tell that they were sent
+		return mem.SliceBuffer(bytes.Clone(part))
+	}
+	p.body.HoldBody()
+	return mem.NewBuffer(&part, p.body)
 }
 
 // longestHead is the most that stands before a piece's bytes: five tags with lengths below 4 GiB,
@@ -295,13 +320,13 @@ func appendMessage(b []byte, field protowire.Number, size int) []byte {
 
 // requestPieces cuts the parts of a body into messages, the last of which ends it, unless trailers
 // do.
-func requestPieces(body iter.Seq[[]byte], end bool) (messages []*newPiece) {
-	piece, room := &newPiece{field: newRequestBody}, longestPiece
+func requestPieces(of heldBody, body iter.Seq[[]byte], end bool) (messages []*newPiece) {
+	piece, room := &newPiece{field: newRequestBody, body: of}, longestPiece
 	for part := range body {
 		for len(part) > 0 {
 			if room == 0 {
 				messages = append(messages, piece)
-				piece, room = &newPiece{field: newRequestBody}, longestPiece
+				piece, room = &newPiece{field: newRequestBody, body: of}, longestPiece
 			}
 			some := part[:min(len(part), room)]
 			piece.parts, room, part = append(piece.parts, some), room-len(some), part[len(some):]

@@ -98,8 +98,8 @@ func TestMarshal_PiecesAreProtobufs(t *testing.T) {
 		for _, end := range []bool{false, true} {
 			body := bytes.Repeat([]byte("x"), size)
 			parts := [][]byte{body[:size/3], body[size/3:]}
-			request := unmarshalled(t, &newPiece{newRequestBody, parts, end}).GetRequestBody()
-			answer := unmarshalled(t, &newPiece{newAnswerBody, parts, end}).GetResponseBody()
+			request := unmarshalled(t, &newPiece{field: newRequestBody, parts: parts, end: end}).GetRequestBody()
+			answer := unmarshalled(t, &newPiece{field: newAnswerBody, parts: parts, end: end}).GetResponseBody()
 			for _, r := range []*extproc.BodyResponse{request, answer} {
 				piece := r.GetResponse().GetBodyMutation().GetStreamedResponse()
 				if piece == nil || !bytes.Equal(piece.GetBody(), body) || piece.GetEndOfStream() != end {
@@ -109,7 +109,7 @@ func TestMarshal_PiecesAreProtobufs(t *testing.T) {
 		}
 	}
 	body := []byte("a body")
-	for field, shared := range map[bool]*newPiece{true: {newRequestBody, [][]byte{body}, true}, false: {newAnswerBody, [][]byte{body}, true}} {
+	for field, shared := range map[bool]*newPiece{true: {field: newRequestBody, parts: [][]byte{body}, end: true}, false: {field: newAnswerBody, parts: [][]byte{body}, end: true}} {
 		data, err := newCodec().Marshal(shared)
 		if err != nil {
 			t.Fatal(err)
@@ -143,7 +143,7 @@ func TestRequestPieces_CutAnywhere(t *testing.T) {
 			parts = append(parts, bytes.Repeat([]byte{byte('a' + i)}, size))
 		}
 		var joined []byte
-		pieces := requestPieces(slices.Values(parts), true)
+		pieces := requestPieces(heldBody{}, slices.Values(parts), true)
 		for i, p := range pieces {
 			whole := slices.Concat(p.parts...)
 			joined = append(joined, whole...)

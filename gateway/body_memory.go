@@ -1,0 +1,88 @@
+package gateway
+
+import (
+	"math/bits"
+	"sync"
+	"sync/atomic"
+)
+
+// bodyMemory is memory for bodies that comes back when nothing reads it any more: to take new memory for each
+// long prompt, to clear it and to collect it costs as much as to choose its servers. It has pieces of shortestKept
+// bytes, twice as many, and so on.
+type bodyMemory struct {
+	bySize [memorySizes]sync.Pool // *[]byte
+}
+
+// Memory for bodies that comes back has from shortestKept to longestKept bytes.
+const (
+	shortestKept = 64 << 10
+	memorySizes  = 5
+	longestKept  = shortestKept << (memorySizes - 1)
+)
+
+// sizeFor is how much memory a body takes that needs room for so many bytes. A short one takes no such memory: it
+// would be mostly empty. Where what comes back is spoiled it does, so that tests show all the more.
+func sizeFor(room int) int {
+	if room > longestKept || room <= shortestKept/2 && !spoilsReleased {
+		return room
+	}
+	return shortestKept << sizeIndex(room)
+}
+
+func sizeIndex(room int) int { return bits.Len(uint((max(room, 1) - 1) / shortestKept)) }
+
+// heldMemory is memory that a body lies in, for those who hold it: grow's caller, and who calls hold. The last to
+// release it gives it back. What one of them never releases is left to the collector. Its zero value is none.
+type heldMemory struct {
+	bytes   *[]byte // nil: the body lies in memory that does not come back
+	of      *sync.Pool
+	holders atomic.Int32
+	lost    atomic.Bool // it is for the collector, whoever releases it
+}
+
+// grow returns a body in memory of a size of sizeFor, and gives back what it lay in before: its only holder does it.
+func (h *heldMemory) grow(m *bodyMemory, size int, body []byte) []byte {
+	if size < shortestKept || size > longestKept {
+		body = append(make([]byte, 0, size), body...)
+		h.release()
+		return body
+	}
+	of := &m.bySize[sizeIndex(size)]
+	bytes, _ := of.Get().(*[]byte)
+	if bytes == nil {
+		taken := make([]byte, size)
+		bytes = &taken
+	}
+	body = append((*bytes)[:0], body...)
+	h.release()
+	h.bytes, h.of = bytes, of
+	h.holders.Store(1)
+	return body
+}
+
+// hold lets another read the memory, until it releases it.
+func (h *heldMemory) hold() { h.holders.Add(1) }
+
+// release is the end of one who held it. Any goroutine may call it.
+func (h *heldMemory) release() {
+	if h.holders.Add(-1) > 0 || h.bytes == nil {
+		return
+	}
+	bytes := h.bytes
+	h.bytes = nil
+	if h.lost.Load() {
+		return
+	}
+	if spoilsReleased {
+		for i := range *bytes {
+			(*bytes)[i] = 0xDD
+		}
+	}
+	h.of.Put(bytes)
+}
+
+// lose is release where somebody may read the memory who does not hold it.
+func (h *heldMemory) lose() {
+	h.lost.Store(true)
+	h.release()
+}
