@@ -16,6 +16,8 @@ type scanner struct {
 	at  int
 	// checked texts have strings that need no second look.
 	checked bool
+	// plain texts have no control characters, see IsPlain.
+	plain bool
 }
 
 // What was expected after an entry of an object or an array.
@@ -169,9 +171,12 @@ const (
 	highBits  = everyByte << 7
 )
 
-// controlFree is how many bytes of a text come before its first control character.
-func controlFree(text []byte) int {
+// controlFree is how many bytes of a part of the text come before its first control character.
+func (s *scanner) controlFree(text []byte) int {
 	at := 0
+	if s.plain {
+		at = len(text)
+	}
 	for ; at+32 <= len(text); at += 32 {
 		t := text[at : at+32]
 		if controls(t)|controls(t[8:])|controls(t[16:])|controls(t[24:]) != 0 {
@@ -232,7 +237,7 @@ func (s *scanner) str() error {
 		if backslash < s.at {
 			backslash = s.find('\\', quote)
 		}
-		if free := s.at + controlFree(s.raw[s.at:backslash]); free < backslash {
+		if free := s.at + s.controlFree(s.raw[s.at:backslash]); free < backslash {
 			s.at = free
 			return s.bad("a control character stands in a string")
 		}

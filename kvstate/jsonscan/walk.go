@@ -20,21 +20,26 @@ func Check(raw []byte) error {
 
 // CheckMembers are the members of the object that a text is. Where it is none, or not well
 // formed from some place on, an error comes last.
-func CheckMembers(raw []byte) iter.Seq2[Member, error] { return members(raw, false) }
+func CheckMembers(raw []byte) iter.Seq2[Member, error] { return members(scanner{raw: raw}) }
+
+// CheckKnownMembers is CheckMembers of a text of which the caller knows whether it IsPlain.
+func CheckKnownMembers(raw []byte, plain bool) iter.Seq2[Member, error] {
+	return members(scanner{raw: raw, plain: plain})
+}
 
 // Members is CheckMembers for a text that was checked, or a part of one.
-func Members(raw []byte) iter.Seq2[Member, error] { return members(raw, true) }
+func Members(raw []byte) iter.Seq2[Member, error] { return members(scanner{raw: raw, checked: true}) }
 
-func members(raw []byte, checked bool) iter.Seq2[Member, error] {
+func members(from scanner) iter.Seq2[Member, error] {
 	return func(yield func(Member, error) bool) {
-		s := scanner{raw: raw, checked: checked}
+		s := from
 		more, err := s.open('{', '}', "an object was expected")
 		for more && err == nil {
 			var m member
 			if m, err = s.member(2); err != nil {
 				break
 			}
-			if !yield(m.of(raw), nil) {
+			if !yield(m.of(s.raw), nil) {
 				return
 			}
 			more, err = s.more('}', errBrace)

@@ -46,10 +46,11 @@ func (f *field) raw() Value { return f.member[f.value:] }
 // most 256 deep and without a key that appears twice: parsers disagree on which
 // of the two counts. It keeps raw.
 func ParseBody(raw []byte) (Body, error) {
-	if !isUTF8(raw) {
+	plain := jsonscan.IsPlain(raw)
+	if !plain && !isUTF8(raw) {
 		return Body{}, errors.New("the body is not valid UTF-8")
 	}
-	return parseObject(raw)
+	return parseObject(raw, plain)
 }
 
 // isUTF8 is utf8.Valid, which reads a text byte by byte behind its first character beyond ASCII: most prompts
@@ -94,8 +95,8 @@ func asciiLength(text []byte) int {
 	return at
 }
 
-// parseObject is ParseBody of what is known to be UTF-8.
-func parseObject(raw []byte) (Body, error) {
+// parseObject is ParseBody of what is known to be UTF-8, and plain or not.
+func parseObject(raw []byte, plain bool) (Body, error) {
 	first := jsonscan.SkipSpace(raw, 0)
 	if first >= len(raw) {
 		return Body{}, errors.New("the body is empty")
@@ -108,7 +109,7 @@ func parseObject(raw []byte) (Body, error) {
 	}
 	var room [usualFields]field
 	fields := room[:0]
-	for m, err := range jsonscan.CheckMembers(raw) {
+	for m, err := range jsonscan.CheckKnownMembers(raw, plain) {
 		if err != nil {
 			return Body{}, err
 		}

@@ -85,7 +85,7 @@ func (v Value) Object() (Body, bool) {
 	if !v.IsObject() {
 		return Body{}, false
 	}
-	b, err := parseObject(v)
+	b, err := parseObject(v, false)
 	return b, err == nil
 }
 
