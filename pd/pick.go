@@ -146,7 +146,7 @@ func (p *Pick) MarkSent() (letGo bool) {
 	}
 	b.decode.MarkSent(expected)
 	p.sample = p.o.Binder.beginTransfer(st, b, p.sent)
-	letGo = st.dropText(b)
+	letGo = st.dropText()
 	p.leg = connector.LegRequest{}
 	return letGo
 }

@@ -116,9 +116,9 @@ func (st *requestState) causeOfDeath(failed *LegError) retry.Death {
 }
 
 // dropText lets go of the client's text once its stream is open: what the transcript keeps is all that may
-// be sent again. It is for when the binding's legs are sent. It reports whether nothing reads the text from now on:
+// be sent again. It is for when the legs are sent. It reports whether nothing reads the text from now on:
 // an engine may be asked for its tokens still, and what is kept of it here is for the usage to teach.
-func (st *requestState) dropText(b *binding) (letGo bool) {
+func (st *requestState) dropText() (letGo bool) {
 	if st.transcript != nil && st.transcript.NeedsText() {
 		return false
 	}
@@ -151,7 +151,7 @@ func (st *requestState) dropTextOnceSent(b *binding) func() (done bool) {
 		if !b.isSent() {
 			return false
 		}
-		st.dropText(b)
+		st.dropText()
 		return true
 	}
 }

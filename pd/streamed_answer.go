@@ -200,7 +200,7 @@ func (a streamedAnswer) behind(ctx context.Context, st *requestState, b *binding
 	failed := o.decodeWith(ctx, st, b)
 	switch {
 	case failed == nil:
-		st.dropText(b)
+		st.dropText()
 		return b.answer.leg, nil
 	case failed.Kind == Gone:
 		return nil, context.Cause(ctx)
@@ -230,7 +230,7 @@ func (a streamedAnswer) relay(ctx context.Context, st *requestState, b *binding)
 	switch {
 	case b.handoff.GoesOn(): // dropText is for later
 	case b.isSent():
-		st.dropText(b)
+		st.dropText()
 	default:
 		answer.Stream.letGo = st.dropTextOnceSent(b)
 	}
