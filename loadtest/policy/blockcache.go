@@ -1,5 +1,7 @@
 package policy
 
+import "math"
+
 // blockCache is the KV memory of one server, in blocks: those that requests hold
 // (pinned), those kept for reuse, oldest use first to go, and private ones that
 // requests hold without a hash (partial blocks, room reserved, output).
@@ -17,6 +19,8 @@ type blockCache struct {
 	oldest   int32   // ends of the list of unpinned blocks; -1: empty
 	newest   int32
 	evicted  func(block int32) // called for each block that goes
+	// nextUse is when a block is used next: the last to be used goes first. nil: nobody knows.
+	nextUse func(block int32) float64
 }
 
 type cachedBlock struct {
@@ -113,13 +117,27 @@ func (c *blockCache) publish(id int32) bool {
 // shrink evicts until everything fits.
 func (c *blockCache) shrink() {
 	for c.count+c.private > c.capacity && c.oldest >= 0 {
-		i := c.oldest
+		i := c.victim()
 		c.unlink(i)
 		c.places[c.blocks[i].id] = 0
 		c.count--
 		c.free = append(c.free, i)
 		c.evicted(c.blocks[i].id)
 	}
+}
+
+// victim is the block that goes next. There is one.
+func (c *blockCache) victim() int32 {
+	if c.nextUse == nil {
+		return c.oldest
+	}
+	last, latest := c.oldest, c.nextUse(c.blocks[c.oldest].id)
+	for i := c.blocks[last].next; i >= 0 && !math.IsInf(latest, 1); i = c.blocks[i].next {
+		if at := c.nextUse(c.blocks[i].id); at > latest {
+			last, latest = i, at
+		}
+	}
+	return last
 }
 
 func (c *blockCache) link(i int32) {

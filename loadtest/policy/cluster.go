@@ -146,7 +146,7 @@ func newCluster(trace *Trace, s *Scenario, policy *Policy, seed uint64) (*cluste
 	if policy.Exact {
 		s = s.withoutDelays()
 	}
-	c := &cluster{scenario: s, exact: policy.Exact, oneDecider: policy.OneDecider, ours: policy.Kind == Ours, hw: &s.Hardware, cal: &calendar{}, longestRun: 1 << 20}
+	c := &cluster{scenario: s, exact: policy.Exact, oneDecider: policy.OneDecider, ours: policy.Kind == Ours || policy.Foresight, hw: &s.Hardware, cal: &calendar{}, longestRun: 1 << 20}
 	c.events = newEventStream(c, seed)
 	c.blocks = trace.Blocks
 	capacity := c.build()
@@ -157,7 +157,13 @@ func newCluster(trace *Trace, s *Scenario, policy *Policy, seed uint64) (*cluste
 		c.gateways = append(c.gateways, newGateway(c, i, trace.Blocks, seed))
 	}
 	c.bind(policy, seed)
-	return c, c.load(trace, seed)
+	if err := c.load(trace, seed); err != nil {
+		return nil, err
+	}
+	if policy.Foresight {
+		c.foresee()
+	}
+	return c, nil
 }
 
 // build makes the servers and the routes between them, and returns the capacity

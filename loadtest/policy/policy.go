@@ -31,6 +31,8 @@ type Policy struct {
 	// asked for.
 	Optional bool
 	Exact    bool // it has what no gateway can know
+	// Foresight is of the engines: their caches know the requests to come, and gateways nothing new.
+	Foresight bool
 	// OneDecider says that one replica decides for all: the others send it their
 	// requests, and wait for its answer.
 	OneDecider bool
@@ -86,7 +88,7 @@ type queueingChooser interface {
 }
 
 // Policies returns all policies but tandem-shares, which is tandem-late but where a scenario has
-// variants, and those with other objectives for gaps, in the order of reports.
+// variants, those with other objectives for gaps, and what foresight would give, in the order of reports.
 func Policies() []*Policy {
 	return slices.Concat([]*Policy{
 		randomPolicy, roundRobin, powerOfTwo, leastLoad,
@@ -114,7 +116,7 @@ func Strongest() []*Policy {
 
 // known is all policies, with those that stand for one setting.
 func known() []*Policy {
-	return slices.Concat(Policies(), []*Policy{shares, unseenStore}, gaps, dynamoShared)
+	return slices.Concat(Policies(), []*Policy{shares, unseenStore, foresight}, gaps, dynamoShared)
 }
 
 // Names returns the names of all policies.
