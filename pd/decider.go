@@ -234,10 +234,14 @@ func (d *Decider) decideLocked(now time.Time) (again time.Duration) {
 			continue
 		}
 		switch {
-		case !l.decideOrGiveUp(now), len(l.snapshot.prefill)+len(l.snapshot.decode) == 0:
+		case !l.decideOrGiveUp(now):
 			delete(d.queues, base)
 			continue
-		case len(l.waiting) == 0: // what its order remembers of servers stays
+		case len(l.waiting) > 0:
+		case len(l.snapshot.prefill)+len(l.snapshot.decode) == 0:
+			delete(d.queues, base)
+			continue
+		default: // what its order remembers of servers stays
 			continue
 		}
 		if in := min(order.LookInterval, l.nextLook(now)); again == 0 || in < again {
@@ -268,6 +272,7 @@ type modelQueue struct {
 	snapshot snapshot
 	servers  order.Servers
 	stale    []*order.Ticket
+	repriced time.Time // when stale prices were renewed last
 }
 
 func newModelQueue(d *Decider, base string) *modelQueue {
@@ -307,18 +312,7 @@ func (q *modelQueue) decide(now time.Time) {
 		q.enter(w, now)
 	}
 	q.arrivals = nil
-	q.stale = q.order.Stale(order.RepricedPerLook, q.stale[:0])
-	for _, t := range q.stale {
-		w := q.waiting[t.ID]
-		q.priceRequest(w, now)
-		if !q.servers.Servable(t) {
-			q.order.Remove(t)
-			delete(q.waiting, t.ID)
-			w.complete(bindResult{err: q.snapshot.missing()})
-			continue
-		}
-		q.order.Update(t, q.servers.Links)
-	}
+	q.renewPrices(now)
 	for outdated := 0; ; {
 		turn, ok := q.order.Next(&q.servers)
 		if !ok {
@@ -340,6 +334,30 @@ func (q *modelQueue) decide(now time.Time) {
 			q.order.UndoTurn(turn)
 		}
 		q.priceServers(now)
+	}
+}
+
+// repriceEvery is how often stale prices are renewed. A busy gateway looks several times within a millisecond, and
+// engines do not say so often what they hold.
+const repriceEvery = time.Millisecond
+
+// renewPrices prices some requests anew that wait, and lets go those that no server can serve any more.
+func (q *modelQueue) renewPrices(now time.Time) {
+	if since := now.Sub(q.repriced); since >= 0 && since < repriceEvery {
+		return
+	}
+	q.repriced = now
+	q.stale = q.order.Stale(order.RepricedPerLook, q.stale[:0])
+	for _, t := range q.stale {
+		w := q.waiting[t.ID]
+		q.priceRequest(w, now)
+		if !q.servers.Servable(t) {
+			q.order.Remove(t)
+			delete(q.waiting, t.ID)
+			w.complete(bindResult{err: q.snapshot.missing()})
+			continue
+		}
+		q.order.Update(t, q.servers.Links)
 	}
 }
 

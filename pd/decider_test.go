@@ -523,6 +523,60 @@ func TestDecider_NewServersChangeTheOrderOfAllThatWait(t *testing.T) {
 	}
 }
 
+// Where all servers go, everybody is told that waits, in a few looks.
+func TestDecider_TellsAllThatNoServerIsLeft(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newTestFleet(t, 2, prompt)
+	f.Binder.Config.EnforceDisaggregation = true
+	f.occupy(t, testModel, 10*time.Second)
+	d := newTestDecider(f)
+	var all []*waiter
+	for range 5 * order.RepricedPerLook {
+		all = append(all, f.waits(d, prompt, testModel))
+	}
+	now := time.Now()
+	d.decide(now)
+	if err := f.Fleet.Apply(nil); err != nil {
+		t.Fatal(err)
+	}
+	for looks := 1; d.decide(now.Add(time.Duration(looks)*repriceEvery)) > 0; looks++ {
+		if looks > 5 {
+			t.Fatal("some are told nothing")
+		}
+	}
+	for i, w := range all {
+		var none *NoServerError
+		if len(w.done) != 1 {
+			t.Errorf("%d of %d is told nothing", i, len(all))
+		} else if g := <-w.done; !errors.As(g.err, &none) {
+			t.Errorf("%d: %v", i, g.err)
+		}
+	}
+	if len(d.queues) > 0 {
+		t.Error("their queue is kept")
+	}
+}
+
+// Looks that follow each other within a millisecond price nothing anew.
+func TestDecider_RenewsPricesOnceAMillisecond(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newTestFleet(t, 2, prompt)
+	f.Binder.Config.EnforceDisaggregation = true
+	f.occupy(t, testModel, 10*time.Second)
+	d := newTestDecider(f)
+	f.waits(d, prompt, testModel)
+	start := time.Now()
+	d.decide(start)
+	q := d.queues[testModel]
+	for after, want := range map[time.Duration]time.Duration{repriceEvery - 1: 0, repriceEvery: repriceEvery} {
+		q.repriced = start
+		d.decide(start.Add(after))
+		if got := q.repriced.Sub(start); len(q.waiting) != 1 || got != want {
+			t.Errorf("%v later: %d wait, priced after %v, want %v", after, len(q.waiting), got, want)
+		}
+	}
+}
+
 // A request that cannot have its turn in time is refused when it comes, by the limit that it would miss;
 // one whose last server goes while it waits is told so then.
 func TestDecider_RefusesAtOnceWhatWouldWaitInVain(t *testing.T) {
@@ -563,7 +617,7 @@ func TestDecider_RefusesAtOnceWhatWouldWaitInVain(t *testing.T) {
 	w := f.waits(d, prompt, testModel)
 	d.decide(time.Now())
 	f.Fleet.SetDrain(f.Fleet.Servers()[0].ID(), true)
-	d.decide(time.Now())
+	d.decide(time.Now().Add(repriceEvery))
 	var none *NoServerError
 	if len(w.done) != 1 {
 		t.Fatal("its server is gone, and it is told nothing")
