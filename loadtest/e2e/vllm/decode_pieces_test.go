@@ -8,11 +8,9 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
 
-// TestDecodePieces: a decode server that has no prefill server computes prompts of up to 6,500 tokens in
+// decodePieces: a decode server that has no prefill server computes prompts of up to 6,500 tokens in
 // pieces. It computes no token twice, and says what it says of a prompt that it computes whole.
-func TestDecodePieces(t *testing.T) {
-	d := launch(t, "decode")
-	d.waitUntilUp(t)
+func decodePieces(t *testing.T, d *engine) {
 	g := startGateway(t, nil, []*engine{d}, "decode-pieces: 100ms")
 	process.WaitFor(t, g.process, "the gateway to see the engine", process.ReadyWithin, func() error {
 		if up := metric(t, g.admin, "tandem_server_up"); up != 1 {

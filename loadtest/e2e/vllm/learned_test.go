@@ -9,12 +9,9 @@ import (
 	"testing"
 )
 
-// TestLearned: vLLM's answer to a response tells its prompt's token ids, those that its render path
+// learnsTokens: vLLM's answer to a response tells its prompt's token ids, those that its render path
 // makes of it, and a gateway that learns of nothing else finds the next turns by them.
-func TestLearned(t *testing.T) {
-	p, d := launch(t, "prefill", "--enable-scale-out"), launch(t, "decode") // it renders
-	p.waitUntilUp(t)
-	d.waitUntilUp(t)
+func learnsTokens(t *testing.T, p, d *engine) {
 	body := responseOf(3, 2)
 	var rendered struct {
 		IDs []int `json:"token_ids"`

@@ -8,13 +8,9 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
 
-// TestPieces: prompts of up to 6,500 tokens in the smallest pieces, of 2,048. Prefill computes and decode pulls
+// prefillPieces: prompts of up to 6,500 tokens in the smallest pieces, of 2,048. Prefill computes and decode pulls
 // no token twice, and what is answered is what an engine says that had nothing of it.
-func TestPieces(t *testing.T) {
-	p := launch(t, "prefill")
-	d := launch(t, "decode")
-	p.waitUntilUp(t)
-	d.waitUntilUp(t)
+func prefillPieces(t *testing.T, p, d *engine) {
 	g := startGateway(t, []*engine{p}, []*engine{d}, "pairs-first: true", "prefill-pieces: 1ms")
 	process.WaitFor(t, g.process, "the gateway to see both engines", process.ReadyWithin, func() error {
 		if up := metric(t, g.admin, "tandem_server_up"); up != 2 {

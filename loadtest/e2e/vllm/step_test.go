@@ -8,14 +8,11 @@ import (
 	"time"
 )
 
-// TestSteps: a step of vLLM on a CPU costs much whatever is in it. Twenty short prompts that come at
+// shareSteps: a step of vLLM on a CPU costs much whatever is in it. Twenty short prompts that come at
 // once are computed in a few steps by one engine that gets them directly, and so they are
 // behind the gateway: with the same engine alone behind it (what the gateway adds), and with a pair,
 // which shares this machine's two cores.
-func TestSteps(t *testing.T) {
-	p, d := launch(t, "prefill"), launch(t, "decode")
-	p.waitUntilUp(t)
-	d.waitUntilUp(t)
+func shareSteps(t *testing.T, p, d *engine) {
 	one := startGateway(t, nil, []*engine{d})
 	late := startGateway(t, []*engine{p}, []*engine{d})
 	pairs := startGateway(t, []*engine{p}, []*engine{d}, "pairs-first: true")
