@@ -15,9 +15,10 @@ import (
 )
 
 // clientWatch notices which clients of a listener leave: one goroutine for all connections, which parks in
-// the runtime's poller, and on a busy machine who writes to clients ([clientWatch.look]). It asks for EPOLLRDHUP instead of peeking for an end of file, so that a pipelined
-// request in front of the end does not hide it, and so that TLS makes no difference. A client that closes
-// only its sending side counts as gone, as it does for nginx and HAProxy.
+// the runtime's poller, and on a busy machine who writes to clients ([clientWatch.look]). It asks for EPOLLRDHUP
+// instead of peeking for an end of file, so that a pipelined request in front of the end does not hide it, and so
+// that TLS makes no difference. A client that closes only its sending side counts as gone, as it does for nginx
+// and HAProxy.
 type clientWatch struct {
 	epoll  *os.File
 	raw    syscall.RawConn // of epoll

@@ -234,14 +234,10 @@ func (d *Decider) decideLocked(now time.Time) (again time.Duration) {
 			continue
 		}
 		switch {
-		case !l.decideOrGiveUp(now):
+		case !l.decideOrGiveUp(now), len(l.waiting)+len(l.snapshot.prefill)+len(l.snapshot.decode) == 0:
 			delete(d.queues, base)
 			continue
-		case len(l.waiting) > 0:
-		case len(l.snapshot.prefill)+len(l.snapshot.decode) == 0:
-			delete(d.queues, base)
-			continue
-		default: // what its order remembers of servers stays
+		case len(l.waiting) == 0: // what its order remembers of servers stays
 			continue
 		}
 		if in := min(order.LookInterval, l.nextLook(now)); again == 0 || in < again {

@@ -34,6 +34,15 @@ func (f *testFleet) waits(d *Decider, prompt []uint32, model string) *waiter {
 	return w
 }
 
+// newBusyFleet is a fleet of so many pairs whose prefill servers, which every prompt needs, have so much work.
+func newBusyFleet(t *testing.T, pairs int, prompt []uint32, work time.Duration) *testFleet {
+	t.Helper()
+	f := newTestFleet(t, pairs, prompt)
+	f.Binder.Config.EnforceDisaggregation = true
+	f.occupy(t, testModel, work)
+	return f
+}
+
 // occupy gives the prefill server of a model so much work.
 func (f *testFleet) occupy(t *testing.T, model string, work time.Duration) {
 	t.Helper()
@@ -526,9 +535,7 @@ func TestDecider_NewServersChangeTheOrderOfAllThatWait(t *testing.T) {
 // Where all servers go, everybody is told that waits, in a few looks.
 func TestDecider_TellsAllThatNoServerIsLeft(t *testing.T) {
 	prompt := testPrompt(14_000)
-	f := newTestFleet(t, 2, prompt)
-	f.Binder.Config.EnforceDisaggregation = true
-	f.occupy(t, testModel, 10*time.Second)
+	f := newBusyFleet(t, 2, prompt, 10*time.Second)
 	d := newTestDecider(f)
 	var all []*waiter
 	for range 5 * order.RepricedPerLook {
@@ -560,9 +567,7 @@ func TestDecider_TellsAllThatNoServerIsLeft(t *testing.T) {
 // Looks that follow each other within a millisecond price nothing anew.
 func TestDecider_RenewsPricesOnceAMillisecond(t *testing.T) {
 	prompt := testPrompt(14_000)
-	f := newTestFleet(t, 2, prompt)
-	f.Binder.Config.EnforceDisaggregation = true
-	f.occupy(t, testModel, 10*time.Second)
+	f := newBusyFleet(t, 2, prompt, 10*time.Second)
 	d := newTestDecider(f)
 	f.waits(d, prompt, testModel)
 	start := time.Now()
@@ -590,9 +595,7 @@ func TestDecider_RefusesAtOnceWhatWouldWaitInVain(t *testing.T) {
 		"the nearer of the two":   {time.Hour, queue.ErrTimeout},
 		"a deadline that is near": {time.Millisecond, queue.ErrDeadline},
 	} {
-		f := newTestFleet(t, 1, prompt)
-		f.Binder.Config.EnforceDisaggregation = true
-		f.occupy(t, testModel, 10*time.Minute)
+		f := newBusyFleet(t, 1, prompt, 10*time.Minute)
 		f.Binder.deadlineProbes.Observe(testModel, time.Now()) // no probe of deadlines is due
 		d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), 20*time.Second, f.Log)
 		w := f.waits(d, prompt, testModel)
@@ -610,9 +613,7 @@ func TestDecider_RefusesAtOnceWhatWouldWaitInVain(t *testing.T) {
 			t.Errorf("%s: %d wait, %d in the order", name, len(q.waiting), q.order.Len())
 		}
 	}
-	f := newTestFleet(t, 1, prompt)
-	f.Binder.Config.EnforceDisaggregation = true
-	f.occupy(t, testModel, 10*time.Minute)
+	f := newBusyFleet(t, 1, prompt, 10*time.Minute)
 	d := newTestDecider(f)
 	w := f.waits(d, prompt, testModel)
 	d.decide(time.Now())

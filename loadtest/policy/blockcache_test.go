@@ -94,16 +94,25 @@ func TestBlockCache_ConservesBlocks(t *testing.T) {
 }
 
 func TestBlockCache_EvictsTailsFirst(t *testing.T) {
-	var gone []int32
+	if gone := evictThree(t, nil); !slices.Equal(gone, []int32{3, 2, 1}) {
+		t.Errorf("evicted %v, want 3 2 1: the head outlives the tail", gone)
+	}
+}
+
+// evictThree fills a cache with a prompt of the blocks 0 to 3, and returns which three of them make room for another.
+func evictThree(t *testing.T, nextUse func(id int32) float64) (gone []int32) {
+	t.Helper()
 	c := newBlockCache(4*blockTokens, 4, func(id int32) { gone = append(gone, id) })
+	c.nextUse = nextUse
 	c.reserve(4)
 	for id := range int32(4) {
 		c.publish(id)
 	}
 	c.drop([]int32{0, 1, 2, 3})
-	if !c.reserve(3) || !slices.Equal(gone, []int32{3, 2, 1}) {
-		t.Errorf("evicted %v, want 3 2 1: the head outlives the tail", gone)
+	if !c.reserve(3) {
+		t.Error("there is no room for three blocks")
 	}
+	return gone
 }
 
 func TestBlockCache_HeldBlocksStay(t *testing.T) {

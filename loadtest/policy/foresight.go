@@ -1,20 +1,11 @@
 package policy
 
-import (
-	"math"
-	"math/rand/v2"
-
-	"github.com/tandem-gateway/tandem/pd/cost"
-)
+import "math"
 
 var foresight = &Policy{
 	Name: "tandem-pieces-foresight", Kind: Reference, OneDecider: true, Foresight: true,
 	Source: "tandem-pieces on engines whose caches know the requests to come, and evict first what is used again last: what hints of which blocks to keep could give at most (Belady, 1966)",
-	New: func(s *Scenario, _ *rand.Rand) any {
-		b := newLateBinder(s, true)
-		b.pieces, b.cuts = cost.DefaultPieces, true
-		return b
-	},
+	New:    pieces.New,
 }
 
 // uses is when each block is used next, from the requests that are still to come.

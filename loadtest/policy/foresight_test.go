@@ -7,15 +7,8 @@ import (
 )
 
 func TestBlockCache_EvictsWhatIsUsedLast(t *testing.T) {
-	var gone []int32
-	c := newBlockCache(4*blockTokens, 4, func(id int32) { gone = append(gone, id) })
-	c.nextUse = func(id int32) float64 { return []float64{30, 50, 20, 40}[id] }
-	c.reserve(4)
-	for id := range int32(4) {
-		c.publish(id)
-	}
-	c.drop([]int32{0, 1, 2, 3})
-	if !c.reserve(3) || !slices.Equal(gone, []int32{1, 3, 0}) {
+	gone := evictThree(t, func(id int32) float64 { return []float64{30, 50, 20, 40}[id] })
+	if !slices.Equal(gone, []int32{1, 3, 0}) {
 		t.Errorf("evicted %v, want 1 3 0: what is used last goes first", gone)
 	}
 }

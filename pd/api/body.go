@@ -272,22 +272,18 @@ var textFields = []string{"messages", "prompt", "input", "system", "instructions
 // WithoutText returns the body without what the client says, in memory of its own: the bytes that it was
 // parsed from can be let go.
 func (b Body) WithoutText() Body {
-	count, size := 0, 0
-	for i := range b.fields {
-		if f := &b.fields[i]; !slices.Contains(textFields, f.key) {
-			count, size = count+1, size+len(f.member)
-		}
+	rest := slices.DeleteFunc(slices.Clone(b.fields), func(f field) bool { return slices.Contains(textFields, f.key) })
+	size := 0
+	for i := range rest {
+		size += len(rest[i].member)
 	}
-	out := Body{edited: true, fields: make([]field, 0, count)}
 	all := make([]byte, 0, size)
-	for i := range b.fields {
-		if f := &b.fields[i]; !slices.Contains(textFields, f.key) {
-			start := len(all)
-			all = append(all, f.member...)
-			out.fields = append(out.fields, field{key: strings.Clone(f.key), member: all[start:len(all):len(all)], value: f.value})
-		}
+	for i := range rest {
+		f, start := &rest[i], len(all)
+		all = append(all, f.member...)
+		f.key, f.member = strings.Clone(f.key), all[start:len(all):len(all)]
 	}
-	return out
+	return Body{edited: true, fields: rest}
 }
 
 // Keys returns the keys in the order of the body.

@@ -1,7 +1,6 @@
 package vllm
 
 import (
-	"fmt"
 	"maps"
 	"testing"
 
@@ -12,12 +11,7 @@ import (
 // pieces. It computes no token twice, and says what it says of a prompt that it computes whole.
 func decodePieces(t *testing.T, d *engine) {
 	g := startGateway(t, nil, []*engine{d}, "decode-pieces: 100ms")
-	process.WaitFor(t, g.process, "the gateway to see the engine", process.ReadyWithin, func() error {
-		if up := metric(t, g.admin, "tandem_server_up"); up != 1 {
-			return fmt.Errorf("%v are up", up)
-		}
-		return nil
-	})
+	process.WaitFor(t, g.process, "the gateway to see the engine", process.ReadyWithin, process.SeesUp(g.admin, 1))
 	computed := func() float64 {
 		return metric(t, d.url, "vllm:prompt_tokens_by_source_total", `source="local_compute"`)
 	}

@@ -1,7 +1,6 @@
 package vllm
 
 import (
-	"fmt"
 	"maps"
 	"testing"
 
@@ -12,12 +11,7 @@ import (
 // no token twice, and what is answered is what an engine says that had nothing of it.
 func prefillPieces(t *testing.T, p, d *engine) {
 	g := startGateway(t, []*engine{p}, []*engine{d}, "pairs-first: true", "prefill-pieces: 1ms")
-	process.WaitFor(t, g.process, "the gateway to see both engines", process.ReadyWithin, func() error {
-		if up := metric(t, g.admin, "tandem_server_up"); up != 2 {
-			return fmt.Errorf("%v are up", up)
-		}
-		return nil
-	})
+	process.WaitFor(t, g.process, "the gateway to see both engines", process.ReadyWithin, process.SeesUp(g.admin, 2))
 
 	source := func(e *engine, source string) float64 {
 		return metric(t, e.url, "vllm:prompt_tokens_by_source_total", `source="`+source+`"`)
