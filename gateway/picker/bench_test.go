@@ -55,6 +55,7 @@ func BenchmarkPick220KB(b *testing.B) {
 		{name: "load,many", way: manyAtOnce},
 		{name: "approximate,many", mode: tokens.Approximate, way: manyAtOnce}, {name: "learned,many", mode: tokens.Learned, way: manyAtOnce},
 		{name: "approximate,buffered,many", mode: tokens.Approximate, way: keepsBodies + manyAtOnce},
+		{name: "learned,buffered,many", mode: tokens.Learned, way: keepsBodies + manyAtOnce},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			f := newBenchPicker(b, c.mode, c.encrypted)
