@@ -69,6 +69,16 @@ type Entry struct {
 	giveUp    func() // while it is held: ends its wait for servers, when it is displaced
 }
 
+// isOver reports whether it waits no more.
+func (p *Entry) isOver() bool {
+	select {
+	case <-p.gone:
+		return true
+	default:
+		return false
+	}
+}
+
 // New returns an empty queue.
 func New(cfg Config) *Queue { return &Queue{cfg: cfg} }
 
@@ -85,19 +95,29 @@ func (q *Queue) Enter(ctx context.Context, req Request) (*Entry, error) {
 		}
 		return nil, ErrFull
 	}
-	patience, cancel := limit.Context(ctx)
-	defer cancel()
-	select {
-	case <-p.gone:
-	case <-patience.Done():
-		q.Leave(p)
-		return nil, context.Cause(patience)
+	if ctx.Err() != nil || !now.Before(limit.Until) || !p.isOver() { // else without a timer, as most
+		if err := q.awaitPlace(ctx, p, limit); err != nil {
+			return nil, err
+		}
 	}
 	if p.displaced {
 		return nil, ErrDisplaced
 	}
 	p.Waited = time.Since(now)
 	return p, nil
+}
+
+// awaitPlace waits until an entry's turn has come or it was displaced, and leaves where that is not in time.
+func (q *Queue) awaitPlace(ctx context.Context, p *Entry, limit Limit) error {
+	patience, cancel := limit.Context(ctx)
+	defer cancel()
+	select {
+	case <-p.gone:
+		return nil
+	case <-patience.Done():
+		q.Leave(p)
+		return context.Cause(patience)
+	}
 }
 
 // join lets an entry wait. Refused, it returns the wait that is predicted and
