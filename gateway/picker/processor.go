@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
@@ -80,7 +81,7 @@ type conversation struct {
 	buffered bool                  // Envoy keeps the request until it is answered as a whole
 	picked   bool
 	answers  filterv3.ProcessingMode_BodySendMode
-	early    chan received // what is received while a choice is made; nil: nothing
+	early    chan received // what is received while a choice was made that took long; nil: nothing
 	over     bool          // Envoy got the last answer that it expects
 	shown    shownMessage  // the message that is handled, but for one of early
 	piece    newPiece      // of the answer, that was sent last
@@ -253,18 +254,26 @@ func (c *conversation) send(pick *pd.Pick, whole bool) error {
 	return nil
 }
 
-// choose makes the choice, and receives meanwhile: nothing but the end of the stream says that
-// the client has left.
+// watchedAfter is how long a choice takes before the client is watched meanwhile: most take less than 1 ms, and
+// a goroutine with its stack costs a tenth of that.
+const watchedAfter = 10 * time.Millisecond
+
+// choose makes the choice, and receives meanwhile where that takes long: nothing but the end of the stream says
+// that the client has left.
 func (c *conversation) choose() (*pd.Pick, error) {
 	early := make(chan received, 1)
-	c.early = early
-	go func() { // ends with the stream
+	watch := time.AfterFunc(watchedAfter, func() { // ends with the stream
 		message := &shownMessage{}
 		err := c.stream.RecvMsg(message)
 		if err != nil {
 			c.exchange.Cancel()
 		}
 		early <- received{message, err}
+	})
+	defer func() {
+		if !watch.Stop() {
+			c.early = early
+		}
 	}()
 	return c.exchange.Pick(c.subset)
 }
