@@ -425,7 +425,7 @@ func TestTransferSample_TeachesTheLink(t *testing.T) {
 				t.Cleanup(lease.Release)
 			}
 			believed := func(at time.Time) float64 {
-				return f.Binder.Links.Table([]cost.Candidate{sample.from}, []cost.Candidate{sample.to}, at).After(0, 0, sample.bytes)
+				return f.Binder.Links.Table([]cost.Candidate{{ID: sample.from.ID, Topology: sample.from.Topology}}, []cost.Candidate{{ID: sample.to.ID, Topology: sample.to.Topology}}, at).After(0, 0, sample.bytes)
 			}
 			before := believed(now)
 			for range 10 { // the first of a pair may be what connecting takes

@@ -15,7 +15,7 @@ import (
 type transferSample struct {
 	links    *cost.Links
 	server   *pools.Server // that decodes
-	from, to cost.Candidate
+	from, to cost.LinkEnd
 	bytes    float64
 	own      time.Duration  // what the servers are predicted to need themselves until the first event
 	slack    time.Duration  // by which that may be wrong
@@ -69,11 +69,15 @@ func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *t
 		moved -= min(moved, b.cachedTokens)
 	}
 	c.links, c.bytes = ch.Links, float64(moved)*b.tokenBytes
-	c.from, c.to = candidateOf(b.handoff.From, now), candidateOf(c.server, now)
+	c.from, c.to = linkEndOf(b.handoff.From), linkEndOf(c.server)
 	if !beside { // else it has not begun yet
-		c.transfer = ch.Links.Begin(&c.from, &c.to, c.bytes, now)
+		c.transfer = ch.Links.Begin(c.from, c.to, c.bytes, now)
 	}
 	return c
+}
+
+func linkEndOf(s *pools.Server) cost.LinkEnd {
+	return cost.LinkEnd{ID: s.ID(), Topology: topologyOf(s)}
 }
 
 // first teaches the link the time between decode's dispatch and its first event.
@@ -95,7 +99,7 @@ func (c *transferSample) learn(took, slack time.Duration, now time.Time) {
 	case c.transfer != nil:
 		c.transfer.Observe(took, slack, now)
 	default:
-		c.links.Observe(&c.from, &c.to, c.bytes, took, slack, now)
+		c.links.Observe(c.from, c.to, c.bytes, took, slack, now)
 	}
 }
 

@@ -85,9 +85,9 @@ func TestState_OfLinks(t *testing.T) {
 	s := sourceOf(t, pools.Spec{URL: "http://p1:8000", Role: pools.Prefill}, pools.Spec{URL: "http://d1:8000", Role: pools.Decode}, pools.Spec{URL: "http://d2:8000", Role: pools.Decode})
 	links, p1 := s.PD.Binder.Links, candidate("p1:8000", "r1")
 	for range 20 {
-		links.Observe(p1, candidate("d1:8000", "r1"), 1e9, 20*time.Millisecond, 0, noon)
-		links.Observe(p1, candidate("d2:8000", "r1"), 1e9, 900*time.Millisecond, 0, noon)
-		links.Observe(p1, candidate("gone:8000", "r1"), 1e9, 20*time.Millisecond, 0, noon)
+		links.Observe(p1.LinkEnd(), candidate("d1:8000", "r1").LinkEnd(), 1e9, 20*time.Millisecond, 0, noon)
+		links.Observe(p1.LinkEnd(), candidate("d2:8000", "r1").LinkEnd(), 1e9, 900*time.Millisecond, 0, noon)
+		links.Observe(p1.LinkEnd(), candidate("gone:8000", "r1").LinkEnd(), 1e9, 20*time.Millisecond, 0, noon)
 	}
 	text := shown(t, &s, "", noon)
 	if n := gjson.Get(text, "links.pairs.#").Int(); n != 2 || gjson.Get(text, "links.classes.#").Int() != 4 {
@@ -228,7 +228,7 @@ func largeSource(t testing.TB) Source {
 	s := sourceOf(t, specs...)
 	for p := range 64 {
 		for d := range 64 {
-			s.PD.Binder.Links.Observe(candidate(specs[2*p].ID(), "r"), candidate(specs[2*d+1].ID(), "r"), 1e8, 5*time.Millisecond, 0, noon)
+			s.PD.Binder.Links.Observe(candidate(specs[2*p].ID(), "r").LinkEnd(), candidate(specs[2*d+1].ID(), "r").LinkEnd(), 1e8, 5*time.Millisecond, 0, noon)
 		}
 	}
 	for i := range 64 {

@@ -156,7 +156,7 @@ func (f *fleet) demand(v *View) cost.Demand {
 func (f *fleet) Prefilled(v *View, j *job) {
 	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]
 	f.linksAt = -1
-	f.moving[j] = f.links.Begin(p, d, j.estimate.bytes, clockTime(v.now))
+	f.moving[j] = f.links.Begin(p.LinkEnd(), d.LinkEnd(), j.estimate.bytes, clockTime(v.now))
 }
 
 func (f *fleet) Transferred(v *View, j *job, seconds float64) {

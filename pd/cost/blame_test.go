@@ -95,7 +95,7 @@ func teach(l *Links, factors map[pairID]float64, rounds int, now time.Time) time
 		for _, id := range ids {
 			noise := 1 + 0.2*r.Float64()
 			took := time.Duration(factors[id] * noise * float64(20200*time.Microsecond))
-			l.Observe(at(id.prefill, "r1"), at(id.decode, "r1"), 1e9, took, 0, now)
+			l.Observe(at(id.prefill, "r1").LinkEnd(), at(id.decode, "r1").LinkEnd(), 1e9, took, 0, now)
 		}
 		now = now.Add(time.Second)
 	}

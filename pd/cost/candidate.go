@@ -83,6 +83,15 @@ type Candidates struct {
 	referenceStep float64
 }
 
+// LinkEnd is a server as the end of a link.
+type LinkEnd struct {
+	ID       string
+	Topology Topology
+}
+
+// LinkEnd is the server as the end of a link.
+func (c *Candidate) LinkEnd() LinkEnd { return LinkEnd{c.ID, c.Topology} }
+
 // SetLoad takes over how loaded a server is.
 func (c *Candidate) SetLoad(now Candidate) {
 	c.Queue, c.Forming, c.Queued, c.Rest = now.Queue, now.Forming, now.Queued, now.Rest

@@ -19,8 +19,8 @@ func TestLinks_AreSafeForConcurrentUse(t *testing.T) {
 	prefill, decode := []Candidate{*at("p1", "r1"), *at("p2", "r1")}, []Candidate{*at("d1", "r1"), *at("d2", "r1")}
 	var all sync.WaitGroup
 	for _, act := range []func(i int){
-		func(i int) { l.Observe(&prefill[i%2], &decode[i%2], 1e9, time.Second, 0, now) },
-		func(i int) { l.Begin(&prefill[i%2], &decode[i%2], 1e9, now).End(now) },
+		func(i int) { l.Observe(prefill[i%2].LinkEnd(), decode[i%2].LinkEnd(), 1e9, time.Second, 0, now) },
+		func(i int) { l.Begin(prefill[i%2].LinkEnd(), decode[i%2].LinkEnd(), 1e9, now).End(now) },
 		func(i int) { l.Blame("p1", fmt.Sprint("d", i%4), now) },
 		func(int) { l.Clear("d1", now) },
 		func(i int) { l.Table(prefill[:1+i%2], decode, now) },

@@ -28,7 +28,7 @@ func transfers(l *Links, p, d *Candidate, bytesPerSecond float64, n int, now tim
 	for range n {
 		bytes := math.Exp(17 + 5*r.Float64())
 		took := 0.0005 + bytes/bytesPerSecond*math.Exp(0.1*r.NormFloat64())
-		l.Observe(p, d, bytes, time.Duration(took*float64(time.Second)), 0, now)
+		l.Observe(p.LinkEnd(), d.LinkEnd(), bytes, time.Duration(took*float64(time.Second)), 0, now)
 	}
 }
 
@@ -105,7 +105,7 @@ func TestLinks_ASlowServerIsBlamedForAllItsPairs(t *testing.T) {
 func TestLinks_AnOverdueTransferSpeaksAtOnce(t *testing.T) {
 	l := NewLinks(DefaultLinks())
 	p, q, d, e := at("p", "r1"), at("q", "r1"), at("d", "r1"), at("e", "r1")
-	first := l.Begin(p, d, 1e9, linkTime)
+	first := l.Begin(p.LinkEnd(), d.LinkEnd(), 1e9, linkTime)
 	later := linkTime.Add(10 * time.Second)
 	if got := seconds(l, p, d, later); got < 5 {
 		t.Errorf("one is overdue, and its pair is believed to take %.3f s", got)
@@ -113,7 +113,7 @@ func TestLinks_AnOverdueTransferSpeaksAtOnce(t *testing.T) {
 	var table order.LinkTable
 	l.Fill(&table, []Candidate{*p}, []Candidate{*d, *e}, later)
 	within(t, "its server, when one is overdue", table.SecondsPerByte[1]*1e9, 1/50.0, 0.1)
-	l.Begin(p, e, 1e9, linkTime)
+	l.Begin(p.LinkEnd(), e.LinkEnd(), 1e9, linkTime)
 	within(t, "after half a second it may be chance", seconds(l, p, d, linkTime.Add(time.Second/2)), 1/50.0, 0.1)
 	l.Fill(&table, []Candidate{*p, *q}, []Candidate{*d, *e}, later)
 	for i, slow := range []bool{true, true, false, false} {
@@ -167,7 +167,7 @@ func TestLinks_AcquittedOfWhatAServerDid(t *testing.T) {
 func TestLinks_MemoryIsBounded(t *testing.T) {
 	l := NewLinks(DefaultLinks())
 	for i := range maxSlow + 1000 {
-		l.Observe(at(fmt.Sprint("p", i), ""), at("d", ""), 1e9, time.Second, 0, linkTime)
+		l.Observe(at(fmt.Sprint("p", i), "").LinkEnd(), at("d", "").LinkEnd(), 1e9, time.Second, 0, linkTime)
 	}
 	if n := len(l.pairs); n > maxSlow {
 		t.Errorf("%d pairs", n)
@@ -180,8 +180,8 @@ func TestLinks_WhatIsNotKnownExactlyOnlyTeachesWhatIsCertain(t *testing.T) {
 	observe := func(took, slack time.Duration) float64 {
 		l := NewLinks(DefaultLinks())
 		for range 20 {
-			l.Observe(p, d, 1e9, took, slack, linkTime)
-			l.Observe(p, e, 1e9, 20200*time.Microsecond, 0, linkTime)
+			l.Observe(p.LinkEnd(), d.LinkEnd(), 1e9, took, slack, linkTime)
+			l.Observe(p.LinkEnd(), e.LinkEnd(), 1e9, 20200*time.Microsecond, 0, linkTime)
 		}
 		return seconds(l, p, d, linkTime)
 	}

@@ -87,7 +87,7 @@ func TestLinkRecord_ChargesAreNotTold(t *testing.T) {
 func TestLinkRecord_IsBounded(t *testing.T) {
 	l := NewLinks(DefaultLinks())
 	for i := range 3 * maxPairRecords {
-		l.Observe(at(fmt.Sprint("p", i), ""), at(fmt.Sprint("d", i), ""), 1e9, time.Second, 0, linkTime.Add(time.Duration(i)*time.Millisecond))
+		l.Observe(at(fmt.Sprint("p", i), "").LinkEnd(), at(fmt.Sprint("d", i), "").LinkEnd(), 1e9, time.Second, 0, linkTime.Add(time.Duration(i)*time.Millisecond))
 	}
 	text, err := json.Marshal(l.Record(linkTime))
 	if err != nil || len(text) > 4<<20 {

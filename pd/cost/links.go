@@ -85,15 +85,15 @@ func (l *Links) Estimate(a, b *Topology, now time.Time) (latency, perByte float6
 // Observe teaches the links one transfer between two servers, which took a time that is
 // known within some slack: of all that it may have been it took what is nearest to what
 // is believed, and where that is the belief itself there is nothing to learn.
-func (l *Links) Observe(p, d *Candidate, bytes float64, took, slack time.Duration, now time.Time) {
-	l.observe(p, d, bytes, took, slack, 1, now)
+func (l *Links) Observe(p, d LinkEnd, bytes float64, took, slack time.Duration, now time.Time) {
+	l.observe(&p, &d, bytes, took, slack, 1, now)
 }
 
 // observe is Observe of a transfer that would have taken alone no less than a share of its time,
 // 0..1. Where that explains how long it took, its servers are not blamed for it. Where it does not they
 // are for all of it: others will meet the same there. And so does the class learn how long transfers
 // take, as they come.
-func (l *Links) observe(p, d *Candidate, bytes float64, took, slack time.Duration, share float64, now time.Time) {
+func (l *Links) observe(p, d *LinkEnd, bytes float64, took, slack time.Duration, share float64, now time.Time) {
 	distance := DistanceOf(&p.Topology, &d.Topology)
 	class, x := l.classes[distance], linkFeatures(bytes)
 	expected := max(class.Curve().Seconds(x), minLinkTime)

@@ -102,13 +102,13 @@ func TestLinks_WhatTeachesNothingIsNotTold(t *testing.T) {
 		"it was faster for certain": {10 * time.Millisecond, 5 * time.Millisecond, 1},
 	} {
 		l := NewLinks(DefaultLinks())
-		l.Observe(p, d, 1e9, c.took, c.slack, linkTime)
+		l.Observe(p.LinkEnd(), d.LinkEnd(), 1e9, c.took, c.slack, linkTime)
 		if r := l.Record(linkTime); r.Samples() != c.told {
 			t.Errorf("%s: %d are told of, want %d", name, r.Samples(), c.told)
 		}
 	}
 	l := NewLinks(LinkPrior{{BytesPerSecond: 1e15}, {BytesPerSecond: 1e15}, {BytesPerSecond: 1e15}, {BytesPerSecond: 1e15}})
-	l.Observe(p, d, 1, 0, 0, linkTime) // as fast as any transfer may be believed to be
+	l.Observe(p.LinkEnd(), d.LinkEnd(), 1, 0, 0, linkTime) // as fast as any transfer may be believed to be
 	if r := l.Record(linkTime); r.Samples() != 1 {
 		t.Errorf("one that took just what is believed: %d are told of", r.Samples())
 	}
@@ -273,7 +273,7 @@ func TestLinks_OverdueTransfersSayWhichServerIsSlow(t *testing.T) {
 	} {
 		l := NewLinks(DefaultLinks())
 		for _, id := range c.overdue {
-			l.Begin(at(id.prefill, "r1"), at(id.decode, "r1"), 1e9, linkTime)
+			l.Begin(at(id.prefill, "r1").LinkEnd(), at(id.decode, "r1").LinkEnd(), 1e9, linkTime)
 		}
 		var table order.LinkTable
 		l.Fill(&table, prefill, decode, linkTime.Add(10*time.Second))

@@ -24,7 +24,7 @@ func TestLinkSync_TakesInEachTransferOnce(t *testing.T) {
 	a, b := NewLinks(DefaultLinks()), NewLinks(DefaultLinks())
 	observe := func(n int) {
 		for range n {
-			a.Observe(at("p", "r1"), at("d", "r1"), 1e9, 8*asAssumed, 0, linkTime)
+			a.Observe(at("p", "r1").LinkEnd(), at("d", "r1").LinkEnd(), 1e9, 8*asAssumed, 0, linkTime)
 		}
 	}
 	var sync LinkSync
@@ -51,13 +51,13 @@ func TestLinkSync_TakesInEachTransferOnce(t *testing.T) {
 func TestLinkSync_AReplicaThatStartedAnewCountsFromNothing(t *testing.T) {
 	old, anew, b := NewLinks(DefaultLinks()), NewLinks(DefaultLinks()), NewLinks(DefaultLinks())
 	for range 9 {
-		old.Observe(at("p", "r1"), at("d", "r1"), 1e9, asAssumed, 0, linkTime)
+		old.Observe(at("p", "r1").LinkEnd(), at("d", "r1").LinkEnd(), 1e9, asAssumed, 0, linkTime)
 	}
 	var sync LinkSync
 	tell(t, &sync, b, old, linkTime)
 	before := b.samples("p", "d")
 	for range 2 {
-		anew.Observe(at("p", "r1"), at("d", "r1"), 1e9, asAssumed, 0, linkTime)
+		anew.Observe(at("p", "r1").LinkEnd(), at("d", "r1").LinkEnd(), 1e9, asAssumed, 0, linkTime)
 	}
 	tell(t, &sync, b, anew, linkTime)
 	if got := b.samples("p", "d"); got != before+2 {
@@ -70,12 +70,12 @@ func TestLinkSync_AReplicaThatStartedAnewCountsFromNothing(t *testing.T) {
 func TestLinkSync_APairThatIsNamedLaterIsNewsInFull(t *testing.T) {
 	a, b := NewLinks(DefaultLinks()), NewLinks(DefaultLinks())
 	var sync LinkSync
-	a.Observe(at("p", "r1"), at("d", "r1"), 1e9, asAssumed, 0, linkTime)
+	a.Observe(at("p", "r1").LinkEnd(), at("d", "r1").LinkEnd(), 1e9, asAssumed, 0, linkTime)
 	tell(t, &sync, b, a, linkTime)
-	b.Observe(at("q", "r1"), at("d", "r1"), 1e9, asAssumed, 0, linkTime) // so it adopts no belief
+	b.Observe(at("q", "r1").LinkEnd(), at("d", "r1").LinkEnd(), 1e9, asAssumed, 0, linkTime) // so it adopts no belief
 	for range 3 {
-		a.Observe(at("q", "r1"), at("d", "r1"), 1e9, asAssumed, 0, linkTime)
-		a.Observe(at("p", "r1"), at("d", "r1"), 1e9, asAssumed, 0, linkTime)
+		a.Observe(at("q", "r1").LinkEnd(), at("d", "r1").LinkEnd(), 1e9, asAssumed, 0, linkTime)
+		a.Observe(at("p", "r1").LinkEnd(), at("d", "r1").LinkEnd(), 1e9, asAssumed, 0, linkTime)
 	}
 	r := told(t, a, linkTime)
 	sync.MarkNew(&r)
@@ -96,7 +96,7 @@ func TestLinkRecord_TransfersOfAPairThatFailedFirstCount(t *testing.T) {
 	var sync LinkSync
 	tell(t, &sync, b, a, linkTime)
 	for range 3 {
-		a.Observe(at("p", "r1"), at("d", "r1"), 1e9, asAssumed, 0, linkTime)
+		a.Observe(at("p", "r1").LinkEnd(), at("d", "r1").LinkEnd(), 1e9, asAssumed, 0, linkTime)
 	}
 	tell(t, &sync, b, a, linkTime)
 	if got := b.samples("p", "d"); got != 3 {
@@ -127,9 +127,9 @@ func TestLinkRecord_BeliefsOfServersAreAdoptedWhereNothingIsKnown(t *testing.T) 
 		a := NewLinks(DefaultLinks())
 		for i := range 80 {
 			now := linkTime.Add(time.Duration(i) * time.Second)
-			a.Observe(at(fmt.Sprint("p", i%4), "r1"), at(fmt.Sprint("d", i/4%4), "r1"), 1e9, asAssumed, 0, now)
+			a.Observe(at(fmt.Sprint("p", i%4), "r1").LinkEnd(), at(fmt.Sprint("d", i/4%4), "r1").LinkEnd(), 1e9, asAssumed, 0, now)
 			p, d := slow(i)
-			a.Observe(at(p, "r1"), at(d, "r1"), 1e9, 8*asAssumed, 0, now)
+			a.Observe(at(p, "r1").LinkEnd(), at(d, "r1").LinkEnd(), 1e9, 8*asAssumed, 0, now)
 		}
 		now := linkTime.Add(80 * time.Second)
 		r := told(t, a, now)
@@ -157,7 +157,7 @@ func TestLinkRecord_BeliefsOfServersAreAdoptedWhereNothingIsKnown(t *testing.T) 
 func TestLinkRecord_NamesSoManyServersAndNoMore(t *testing.T) {
 	l := NewLinks(DefaultLinks())
 	for i := range maxPairRecords + 10 {
-		l.Observe(at(fmt.Sprint("p", i), "r1"), at(fmt.Sprint("d", i), "r1"), 1e9, asAssumed, 0, linkTime)
+		l.Observe(at(fmt.Sprint("p", i), "r1").LinkEnd(), at(fmt.Sprint("d", i), "r1").LinkEnd(), 1e9, asAssumed, 0, linkTime)
 	}
 	if r := l.Record(linkTime); len(r.Prefill) != maxPairRecords || len(r.Decode) != maxPairRecords || len(r.Pairs) != maxPairRecords {
 		t.Errorf("%d prefill servers, %d decode servers, %d pairs; want %d of each", len(r.Prefill), len(r.Decode), len(r.Pairs), maxPairRecords)
@@ -237,7 +237,7 @@ func TestTransfer_TakesTheLinksOfItsServers(t *testing.T) {
 		}
 		return seconds
 	}
-	near, far := l.Begin(&prefill[0], &decode[0], 1e10, linkTime), l.Begin(&prefill[0], &decode[1], 2e10, linkTime)
+	near, far := l.Begin(prefill[0].LinkEnd(), decode[0].LinkEnd(), 1e10, linkTime), l.Begin(prefill[0].LinkEnd(), decode[1].LinkEnd(), 2e10, linkTime)
 	if got := moving(); got != [4]float64{3, 0, 1, 2} {
 		t.Errorf("taken for %v s", got)
 	}

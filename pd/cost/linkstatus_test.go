@@ -18,12 +18,12 @@ func TestLinks_StatusNamesTheSlowPair(t *testing.T) {
 			if d == "b" {
 				took *= 8
 			}
-			l.Observe(rack("p"), rack(d), 1e9, took, 0, now.Add(time.Duration(i)*time.Second))
-			l.Observe(rack("q"), rack(d), 1e9, expected, 0, now.Add(time.Duration(i)*time.Second))
+			l.Observe(rack("p").LinkEnd(), rack(d).LinkEnd(), 1e9, took, 0, now.Add(time.Duration(i)*time.Second))
+			l.Observe(rack("q").LinkEnd(), rack(d).LinkEnd(), 1e9, expected, 0, now.Add(time.Duration(i)*time.Second))
 		}
 	}
 	now = now.Add(12 * time.Second)
-	under := l.Begin(rack("q"), rack("a"), 1e9, now)
+	under := l.Begin(rack("q").LinkEnd(), rack("a").LinkEnd(), 1e9, now)
 	defer under.End(now)
 	l.Blame("q", "c", now)
 

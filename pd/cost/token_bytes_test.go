@@ -69,7 +69,7 @@ func TestLinks_AWrongSizeOfATokenCancelsOut(t *testing.T) {
 		links, now := NewLinks(prior), time.Now()
 		for range c.transfers {
 			now = now.Add(time.Second)
-			links.Observe(p, d, tokens*c.assumed, took(c.has), 0, now)
+			links.Observe(p.LinkEnd(), d.LinkEnd(), tokens*c.assumed, took(c.has), 0, now)
 		}
 		latency, perByte := links.Estimate(&p.Topology, &d.Topology, now)
 		if got := latency + tokens*c.assumed*perByte; math.Abs(got/took(c.has).Seconds()-1) > 0.1 {

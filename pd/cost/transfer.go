@@ -5,7 +5,7 @@ import "time"
 // Transfer is one under way.
 type Transfer struct {
 	links    *Links
-	from, to Candidate
+	from, to LinkEnd
 	bytes    float64
 	expected float64 // seconds, by class
 	nearby   float64 // seconds for which it takes the links of its two servers: between neighbours it takes no longer
@@ -32,9 +32,9 @@ func (u *linkUse) advance(now time.Time) {
 }
 
 // Begin notes a transfer that is under way from now on, until it is ended.
-func (l *Links) Begin(p, d *Candidate, bytes float64, now time.Time) *Transfer {
+func (l *Links) Begin(p, d LinkEnd, bytes float64, now time.Time) *Transfer {
 	t := &Transfer{
-		links: l, from: *p, to: *d, bytes: bytes, since: now,
+		links: l, from: p, to: d, bytes: bytes, since: now,
 		expected: l.classes[DistanceOf(&p.Topology, &d.Topology)].Curve().Seconds(linkFeatures(bytes)),
 		nearby:   l.classes[SameRack].Curve().Seconds(linkFeatures(bytes)),
 	}

@@ -14,7 +14,7 @@ func teachShared(l *Links, to []string, slower float64, rounds int) {
 	for range rounds {
 		var all []*Transfer
 		for _, d := range to {
-			all = append(all, l.Begin(at("p", "r1"), at(d, "r1"), 1e9, now))
+			all = append(all, l.Begin(at("p", "r1").LinkEnd(), at(d, "r1").LinkEnd(), 1e9, now))
 		}
 		now = now.Add(took)
 		for _, transfer := range all {
@@ -75,11 +75,11 @@ func TestTransfer_TheClassLearnsWhatSharingTakes(t *testing.T) {
 func TestTransfer_ShareIsThatOfTheMoreCrowdedEnd(t *testing.T) {
 	l := NewLinks(DefaultLinks())
 	after := func(seconds float64) time.Time { return linkTime.Add(time.Duration(seconds * float64(time.Second))) }
-	first := l.Begin(at("p", "r1"), at("d", "r1"), 1e9, after(0))
-	same := l.Begin(at("p", "r1"), at("e", "r1"), 1e9, after(1)) // of what is sent: a second alone, and one of two
+	first := l.Begin(at("p", "r1").LinkEnd(), at("d", "r1").LinkEnd(), 1e9, after(0))
+	same := l.Begin(at("p", "r1").LinkEnd(), at("e", "r1").LinkEnd(), 1e9, after(1)) // of what is sent: a second alone, and one of two
 	same.End(after(2))
 	for range 3 { // of what is received: a second as one of four
-		defer l.Begin(at("q", "r1"), at("d", "r1"), 1e9, after(2)).End(after(3))
+		defer l.Begin(at("q", "r1").LinkEnd(), at("d", "r1").LinkEnd(), 1e9, after(2)).End(after(3))
 	}
 	if got, want := first.share(after(3)), (1+1+0.25)/3; math.Abs(got-want) > 1e-9 {
 		t.Errorf("its share is %v, want %v", got, want)

@@ -64,7 +64,7 @@ func (l *learner) learns(transfers int, step time.Duration) {
 	for i := range transfers {
 		for _, from := range []string{"p1", "p2"} {
 			for _, to := range []string{"d1", "d2"} {
-				l.links.Observe(&cost.Candidate{ID: from}, &cost.Candidate{ID: to}, 1e9, 800*time.Millisecond, 0, now.Add(time.Duration(i)*time.Millisecond))
+				l.links.Observe(cost.LinkEnd{ID: from}, cost.LinkEnd{ID: to}, 1e9, 800*time.Millisecond, 0, now.Add(time.Duration(i)*time.Millisecond))
 			}
 		}
 		l.fleet.Servers()[1].ObserveStep(step, 4, 1000, now)
@@ -350,7 +350,7 @@ func TestSync_WhatIsSeenIsAddedToWhatAnotherHasSeen(t *testing.T) {
 		at := now.Add(time.Duration(i-100) * time.Millisecond)
 		for _, from := range []string{"p1", "p2"} {
 			for _, to := range []string{"d1", "d2"} {
-				b.links.Observe(&cost.Candidate{ID: from}, &cost.Candidate{ID: to}, 1e9, 100*time.Millisecond, 0, at)
+				b.links.Observe(cost.LinkEnd{ID: from}, cost.LinkEnd{ID: to}, 1e9, 100*time.Millisecond, 0, at)
 			}
 		}
 		b.learned.Outputs.Observe(predict.Answer{Model: "llama"}, 20, at)
