@@ -1,6 +1,7 @@
 package health
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,30 +22,45 @@ const maxProbeBody = 8 << 20
 
 // engine is one server as it is asked about itself.
 type engine struct {
-	server *pools.Server
-	client *http.Client
+	server    *pools.Server
+	transport http.RoundTripper
+	limit     time.Duration // of a question and its answer; 0: it has none
 }
 
 // get returns what the engine has at a URL. Any answer is a sign of life.
 func (e engine) get(ctx context.Context, url string) ([]byte, error) {
+	var body bytes.Buffer
+	err := e.read(ctx, url, &body)
+	return body.Bytes(), err
+}
+
+// read is get into a buffer. Redirections are not followed.
+func (e engine) read(ctx context.Context, url string, into *bytes.Buffer) error {
+	if e.limit > 0 {
+		limited, cancel := context.WithTimeout(ctx, e.limit)
+		defer cancel()
+		ctx = limited
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	resp, err := e.client.Do(req)
+	resp, err := e.transport.RoundTrip(req)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	e.server.RecordAlive(time.Now())
 	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProbeBody))
-	if err != nil {
-		return nil, err
+	if n := resp.ContentLength; n > 0 {
+		into.Grow(int(min(n, maxProbeBody)) + bytes.MinRead) // which is the room that ReadFrom wants
+	}
+	if _, err := into.ReadFrom(io.LimitReader(resp.Body, maxProbeBody)); err != nil {
+		return err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, statusError{req.URL.Path, resp.StatusCode}
+		return statusError{req.URL.Path, resp.StatusCode}
 	}
-	return body, nil
+	return nil
 }
 
 // page returns the JSON that the engine has at a path. Having none there, or something

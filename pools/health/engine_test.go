@@ -106,7 +106,7 @@ func TestEngine_Get(t *testing.T) {
 		s, a := pools.NewServer(spec("http://10.0.0.1:1", pools.Decode)), &answer{status: c.status, ends: c.ends}
 		s.ProbePassed(s.Health(), []pools.Model{{ID: "m"}}, time.Now())
 		s.RecordLate(time.Now().Add(time.Hour))
-		e := engine{s, &http.Client{Transport: a, CheckRedirect: noRedirect}}
+		e := engine{server: s, transport: a}
 		_, err := e.get(t.Context(), "http://10.0.0.1:1/health")
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%d that ends with %v: %v", c.status, c.ends, err)
@@ -207,7 +207,7 @@ func TestProbe_SaysWhatIsWrong(t *testing.T) {
 				_, _ = io.WriteString(w, "vllm:num_requests_running 7\n")
 			}
 		}))
-		probed, err := Probe(t.Context(), spec(server.URL, pools.Both), load.DefaultTables(), server.Client(), slog.New(slog.DiscardHandler))
+		probed, err := Probe(t.Context(), spec(server.URL, pools.Both), pools.Default(), server.Client().Transport, slog.New(slog.DiscardHandler))
 		server.Close()
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v", c, err)
@@ -244,7 +244,7 @@ func TestIdentify_WarnsOfWhatDiffersFromTheConfiguration(t *testing.T) {
 		}))
 		var log testlog.Buffer
 		s := pools.NewServer(pools.Spec{URL: server.URL, Role: c.role, Connector: c.configured})
-		e := engine{s, server.Client()}
+		e := engine{server: s, transport: server.Client().Transport}
 		for _, wasUp := range []bool{false, true, true} {
 			e.identify(t.Context(), wasUp, []pools.Model{{ID: "m", Owner: "sglang"}}, slog.New(slog.NewTextHandler(&log, nil)))
 		}
@@ -276,7 +276,7 @@ func TestIdentify_AskedAgainWhileAnAnswerIsMissing(t *testing.T) {
 		}))
 		for connector, whole := range map[string]bool{"": false, "nixl": missing == "/server_info"} {
 			s := pools.NewServer(pools.Spec{URL: server.URL, Role: pools.Both, Connector: connector})
-			engine{s, server.Client()}.identify(t.Context(), false, []pools.Model{{ID: "m", Owner: "vllm"}}, slog.New(slog.DiscardHandler))
+			engine{server: s, transport: server.Client().Transport}.identify(t.Context(), false, []pools.Model{{ID: "m", Owner: "vllm"}}, slog.New(slog.DiscardHandler))
 			if s.Identified() != whole {
 				t.Errorf("without %s, connector %q: identified %v", missing, connector, s.Identified())
 			}
@@ -305,7 +305,14 @@ func TestProber_SaysEachChangeOnce(t *testing.T) {
 			return &http.Response{StatusCode: code, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: req}, nil
 		})
 		s := pools.NewServer(spec("http://10.0.0.1:1", pools.Decode))
-		p := newProber(s, newSlowHealth(), pools.Default(), transport, slog.New(slog.NewTextHandler(&log, nil)))
+		p := newProber(engine{server: s, transport: transport}, newSlowHealth(), pools.Default(), load.NewPages(nil), slog.New(slog.NewTextHandler(&log, nil)))
+		answers(503)()
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			p.run(ctx)
+		}()
 		for i, step := range []struct {
 			do   func()
 			want string
@@ -320,14 +327,13 @@ func TestProber_SaysEachChangeOnce(t *testing.T) {
 			{answers(403), `level=WARN msg="server down: the engine wants a key`},
 		} {
 			step.do()
-			for range 3 {
-				p.probe(t.Context())
-			}
+			time.Sleep(3*pools.Default().ProbeTimeout + 3*pools.Default().ProbeInterval) // for some probes, late or not
 			if said := log.Take(); !strings.Contains(said, step.want) || strings.Count(said, "\n") != 1 {
 				t.Errorf("step %d: want %s once, got %s", i, step.want, said)
 			}
 		}
-		p.asking.Wait()
+		end()
+		<-ended
 	})
 }
 
@@ -344,7 +350,7 @@ func TestProber_AsksWhetherAServerSleeps(t *testing.T) {
 	}))
 	defer server.Close()
 	s := pools.NewServer(spec(server.URL, pools.Decode))
-	e := engine{s, server.Client()}
+	e := engine{server: s, transport: server.Client().Transport}
 	if e.sleeping(t.Context()); asked > 0 {
 		t.Error("one with GPUs of its own is asked")
 	}

@@ -76,7 +76,7 @@ func TestProbe_WhatEnginesReportOfThemselves(t *testing.T) {
 				_, _ = w.Write([]byte(page))
 			}))
 			defer server.Close()
-			probed, err := Probe(t.Context(), pools.Spec{URL: server.URL, Role: pools.Both}, load.DefaultTables(), server.Client(), slog.New(slog.DiscardHandler))
+			probed, err := Probe(t.Context(), pools.Spec{URL: server.URL, Role: pools.Both}, pools.Default(), server.Client().Transport, slog.New(slog.DiscardHandler))
 			if err != nil || probed.Identity() != c.want {
 				t.Errorf("%+v, %v; want %+v", probed.Identity(), err, c.want)
 			}
@@ -102,7 +102,7 @@ func TestProber_AsksUntilTheEngineHasAnswered(t *testing.T) {
 	defer server.Close()
 	spec := pools.Spec{URL: server.URL, Role: pools.Both}
 	s := pools.NewServer(spec)
-	p := newProber(s, newSlowHealth(), pools.Default(), server.Client().Transport, slog.New(slog.DiscardHandler))
+	p := newProber(engine{server: s, transport: server.Client().Transport}, newSlowHealth(), pools.Default(), load.NewPages(nil), slog.New(slog.DiscardHandler))
 	for i, want := range []struct {
 		connector string
 		asked     int

@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
@@ -21,25 +22,46 @@ func (o *ownTime) look(now time.Time) {
 	o.last = now
 }
 
-// withOwnTimeout returns a context that ends, with context.DeadlineExceeded as its cause,
-// once this process has run for d. Time in which it did not run does not count: answers that
+// afterOwnTime calls f once, in a goroutine of its own, when this process has run for d, unless it is
+// stopped before. Time in which it did not run does not count: answers that
 // were there in time wait unread then, and counting it would take the gateway's fault
 // for the servers'.
+func afterOwnTime(d time.Duration, f func()) (stop func()) {
+	own := ownTime{step: max(d/ownSteps, 1), last: time.Now()}
+	var mu sync.Mutex // guards all below, and own
+	var timer *time.Timer
+	stopped := false
+	look := func() (over bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if own.look(time.Now()); own.ran < d && !stopped {
+			timer.Reset(own.step)
+			return false
+		}
+		return !stopped
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	timer = time.AfterFunc(own.step, func() {
+		if look() {
+			f()
+		}
+	})
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		stopped = true
+		timer.Stop()
+	}
+}
+
+// withOwnTimeout returns a context that ends, with context.DeadlineExceeded as its cause,
+// once this process has run for d.
 func withOwnTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
-	own := ownTime{step: max(d/ownSteps, 1), last: time.Now()}
-	go func() {
-		look := time.NewTicker(own.step)
-		defer look.Stop()
-		for own.ran < d {
-			select {
-			case <-ctx.Done():
-				return
-			case <-look.C:
-				own.look(time.Now())
-			}
-		}
-		cancel(context.DeadlineExceeded)
-	}()
-	return ctx, func() { cancel(context.Canceled) }
+	stop := afterOwnTime(d, func() { cancel(context.DeadlineExceeded) })
+	return ctx, func() {
+		stop()
+		cancel(context.Canceled)
+	}
 }

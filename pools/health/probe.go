@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools"
@@ -26,64 +27,73 @@ type prober struct {
 	load    *load.Scraper
 	log     *slog.Logger
 
-	asking       sync.WaitGroup // probes that are not answered
+	goes         sync.WaitGroup // goroutines that probe, or wait for an answer that is late
 	unresponsive bool           // and that was logged
 }
 
 // lateAnswer is how long the answer to a probe that is late is a sign of life yet.
 const lateAnswer = 10 * time.Second
 
-func newProber(s *pools.Server, slow *slowHealth, cfg pools.Config, transport http.RoundTripper, log *slog.Logger) *prober {
-	within := func(limit time.Duration) engine {
-		return engine{s, &http.Client{Transport: transport, Timeout: limit, CheckRedirect: noRedirect}}
-	}
-	return &prober{
-		engine: within(cfg.ProbeTimeout), patient: within(max(lateAnswer, cfg.ProbeTimeout)),
-		slow: slow, cfg: cfg, load: load.NewScraper(s.URL, s.Metrics, s.Rank, cfg.LoadTables), log: log,
+func newProber(e engine, slow *slowHealth, cfg pools.Config, pages *load.Pages, log *slog.Logger) *prober {
+	p := &prober{engine: e, patient: e, slow: slow, cfg: cfg, log: log}
+	p.limit, p.patient.limit = cfg.ProbeTimeout, max(lateAnswer, cfg.ProbeTimeout)
+	p.load = load.NewScraper(e.server.URL, e.server.Metrics, e.server.Rank, pages)
+	return p
+}
+
+// run probes until ctx ends.
+func (p *prober) run(ctx context.Context) {
+	defer p.goes.Wait()
+	if p.probe(ctx) && p.pause(ctx, rand.N(p.cfg.ProbeInterval)) {
+		p.repeat(ctx)
 	}
 }
 
-// run probes until ctx ends, at once when the server asks for it. Intervals are
-// jittered, the first one most, so that gateways and servers that start together
+// repeat probes until ctx ends, at once when the server asks for it, or until another goroutine does so.
+// Intervals are jittered, the first one most, so that gateways and servers that start together
 // do not probe in step.
-func (p *prober) run(ctx context.Context) {
-	defer p.asking.Wait()
-	for first := true; ; first = false {
-		p.probe(ctx)
-		pause := time.Duration(float64(p.cfg.ProbeInterval) * (0.8 + 0.4*rand.Float64()))
-		if first {
-			pause = rand.N(p.cfg.ProbeInterval)
-		}
-		next := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			next.Stop()
-			return
-		case <-next.C:
-		case <-p.server.ProbeDue():
-			next.Stop()
-			// A refused connection was reported. A short pause keeps a flood of
-			// refused requests from becoming a flood of probes.
-			if !pools.Pause(ctx, p.cfg.ProbeInterval/10) {
-				return
-			}
-		}
+func (p *prober) repeat(ctx context.Context) {
+	for p.probe(ctx) && p.pause(ctx, p.jittered()) {
+	}
+}
+
+func (p *prober) jittered() time.Duration {
+	return time.Duration(float64(p.cfg.ProbeInterval) * (0.8 + 0.4*rand.Float64()))
+}
+
+// pause waits for the time of the next probe, and reports whether there is one.
+func (p *prober) pause(ctx context.Context, d time.Duration) bool {
+	next := time.NewTimer(d)
+	defer next.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-next.C:
+		return true
+	case <-p.server.ProbeDue():
+		// A refused connection was reported. A short pause keeps a flood of
+		// refused requests from becoming a flood of probes.
+		return pools.Pause(ctx, p.cfg.ProbeInterval/10)
 	}
 }
 
 // probe asks for health, models and load. Only the first two decide whether the
 // server is up. The models are asked for every time: adapters come and go, and
-// another engine may take the address.
-func (p *prober) probe(ctx context.Context) {
+// another engine may take the address. It returns false where the answer was late: another goroutine goes on then.
+func (p *prober) probe(ctx context.Context) (inTime bool) {
 	was, sent := p.server.Health(), time.Now()
-	if err := p.healthyInTime(ctx); err != nil {
+	err, inTime := p.healthyInTime(ctx, was, sent)
+	if !inTime {
+		return false
+	}
+	if err != nil {
 		p.failed(ctx, was, err, sent)
-		return
+		return true
 	}
 	models, err := p.models(ctx, p.log)
 	if err != nil {
 		p.failed(ctx, was, fmt.Errorf("identity: %w", err), sent)
-		return
+		return true
 	}
 	p.identify(ctx, was.Up, models, p.log)
 	p.sleeping(ctx)
@@ -95,27 +105,32 @@ func (p *prober) probe(ctx context.Context) {
 	if !was.Up {
 		p.log.Info("server up", "role", p.server.Role.String(), "models", modelIDs(models))
 	}
-	if load, ok := p.load.Scrape(ctx, p.get); ok {
+	if load, ok := p.load.Scrape(ctx, p.read); ok {
 		p.server.ReportLoad(load)
 	}
+	return true
 }
 
-// healthyInTime is healthy, with an error that is a timeout when the answer is late. What
-// comes later is a sign of life still, while other probes may be under way: on a network
-// that has lost packets a new connection is answered sooner.
-func (p *prober) healthyInTime(ctx context.Context) error {
-	answer := make(chan error, 1)
-	p.asking.Go(func() {
-		answer <- p.slow.healthy(ctx, p.patient, p.log)
+// healthyInTime asks whether the server is well. Where its answer is late, what comes later is a sign of life
+// still, while other probes may be under way: on a network that has lost packets a new connection is answered
+// sooner. The goroutine that waits for it ends with it then, and another one probes in its place. (One for each
+// question would cost half of what the question does.)
+func (p *prober) healthyInTime(ctx context.Context, was *pools.Health, sent time.Time) (err error, inTime bool) { //nolint:revive,staticcheck // the second is of the error
+	var decided atomic.Bool
+	stop := afterOwnTime(p.cfg.ProbeTimeout, func() {
+		p.goes.Add(1) // before the other one may end
+		defer p.goes.Done()
+		if !decided.CompareAndSwap(false, true) {
+			return
+		}
+		p.failed(ctx, was, context.DeadlineExceeded, sent)
+		if p.pause(ctx, p.jittered()) {
+			p.repeat(ctx)
+		}
 	})
-	patience, cancel := withOwnTimeout(ctx, p.cfg.ProbeTimeout)
-	defer cancel()
-	select {
-	case err := <-answer:
-		return err
-	case <-patience.Done():
-		return context.Cause(patience)
-	}
+	err = p.slow.healthy(ctx, p.patient, p.log)
+	stop()
+	return err, decided.CompareAndSwap(false, true)
 }
 
 // failed takes in that a probe which was sent at a time was not answered well, or not in
@@ -187,14 +202,12 @@ type Probed struct {
 
 // Probe asks a server once, without a fleet, what a prober would: for checking a
 // configuration by hand.
-func Probe(ctx context.Context, spec pools.Spec, tables []load.Table, client *http.Client, log *slog.Logger) (Probed, error) {
+func Probe(ctx context.Context, spec pools.Spec, cfg pools.Config, transport http.RoundTripper, log *slog.Logger) (Probed, error) {
 	s := pools.NewServer(spec)
-	e := engine{s, client}
+	e := engine{s, transport, cfg.ProbeTimeout}
 	err := newSlowHealth().healthy(ctx, e, log)
 	if errors.Is(err, errSlowHealth) {
-		patient := *client
-		patient.Timeout = slowHealthTimeout
-		_, err = engine{s, &patient}.get(ctx, spec.URL+"/health")
+		_, err = engine{s, transport, slowHealthTimeout}.get(ctx, spec.URL+"/health")
 	}
 	if err != nil {
 		return Probed{}, err
@@ -204,7 +217,7 @@ func Probe(ctx context.Context, spec pools.Spec, tables []load.Table, client *ht
 		return Probed{}, err
 	}
 	e.identify(ctx, false, models, log)
-	load, _ := load.NewScraper(spec.URL, spec.Metrics, spec.Rank, tables).Scrape(ctx, e.get)
+	load, _ := load.NewScraper(spec.URL, spec.Metrics, spec.Rank, load.NewPages(cfg.LoadTables)).Scrape(ctx, e.read)
 	s.ProbePassed(s.Health(), models, time.Now())
 	return Probed{Server: s, Load: load}, nil
 }

@@ -94,7 +94,7 @@ func (p *probeRequester) generate(ctx context.Context) error {
 	if p.server.Rank != nil {
 		req.Header.Set("X-Data-Parallel-Rank", strconv.Itoa(*p.server.Rank))
 	}
-	resp, err := p.client.Do(req)
+	resp, err := p.transport.RoundTrip(req)
 	if err != nil {
 		return err
 	}

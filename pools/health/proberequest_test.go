@@ -294,7 +294,7 @@ func TestProbeRequest_HowItAsks(t *testing.T) {
 		s := pools.NewServer(pools.Spec{URL: "http://10.0.0.1:1", Role: pools.Both, Connector: c.connector, Rank: c.rank})
 		s.ProbePassed(s.Health(), []pools.Model{{ID: "m"}}, time.Now())
 		s.RecordLate(time.Now().Add(time.Hour))
-		p := probeRequester{engine: engine{s, &http.Client{Transport: transport}}, leg: c.leg, cfg: pools.Default(), log: slog.New(slog.DiscardHandler)}
+		p := probeRequester{engine: engine{server: s, transport: transport}, leg: c.leg, cfg: pools.Default(), log: slog.New(slog.DiscardHandler)}
 		err := p.generate(t.Context())
 		if strings.TrimRight(asked, " ") != strings.TrimRight(c.want, " ") || agent != "tandem" || !strings.HasPrefix(id, "tandem-canary-") {
 			t.Errorf("%s, %s: asked %q by %q as %q", c.connector, c.leg, asked, agent, id)
@@ -343,7 +343,7 @@ func TestProbeRequest_SaysWhatItFound(t *testing.T) {
 			trip(t, s, pools.Decode)
 		}
 		e := &fakeEngine{generate: func(context.Context) (int, string, error) { return c.status, `{"choices":[{}]}`, nil }}
-		p := probeRequester{engine: engine{s, &http.Client{Transport: e}}, leg: pools.Decode, cfg: pools.Default(), log: slog.New(slog.NewTextHandler(&log, nil))}
+		p := probeRequester{engine: engine{server: s, transport: e}, leg: pools.Decode, cfg: pools.Default(), log: slog.New(slog.NewTextHandler(&log, nil))}
 		p.prove(t.Context())
 		if said := log.Take(); (said == "") != (c.want == "") || !strings.Contains(said, c.want) {
 			t.Errorf("%+v: said %q", c, said)

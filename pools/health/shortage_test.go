@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // short is a transport of a gateway that now and then has no descriptor left.
@@ -129,7 +130,7 @@ func TestShortage_WhileANameIsLookedUp(t *testing.T) {
 		transport := &http.Transport{DialContext: (&net.Dialer{Resolver: names}).DialContext}
 		s := pools.NewServer(spec("http://engine.test:1", pools.Decode))
 		s.ProbePassed(s.Health(), []pools.Model{{ID: "m"}}, time.Now())
-		p := newProber(s, newSlowHealth(), pools.Default(), transport, slog.New(slog.DiscardHandler))
+		p := newProber(engine{server: s, transport: transport}, newSlowHealth(), pools.Default(), load.NewPages(nil), slog.New(slog.DiscardHandler))
 		want := pools.Alive
 		if errno == syscall.ENETUNREACH {
 			want = pools.Unresponsive

@@ -166,8 +166,7 @@ func TestHealth_OfOlderSGLangIsKeptWhenItsSpecChanges(t *testing.T) {
 func TestProbe_WaitsForOlderSGLang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &fakeSGLang{ready: 404, health: 200, busy: 15 * time.Second, asked: make(map[string]int)}
-		client := &http.Client{Transport: e, Timeout: 2 * time.Second}
-		_, err := Probe(context.Background(), spec("http://10.0.0.1:8000", pools.Prefill), nil, client, slog.New(slog.DiscardHandler))
+		_, err := Probe(context.Background(), spec("http://10.0.0.1:8000", pools.Prefill), pools.Default(), e, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Error(err)
 		}
@@ -199,7 +198,7 @@ func TestSlowHealth_AGoodAnswerOfAServerThatIsDownIsProbedAtOnce(t *testing.T) {
 			return (&answer{status: c.status, ends: io.EOF}).RoundTrip(req)
 		})
 		h := newSlowHealth()
-		h.ask(t.Context(), engine{s, &http.Client{Transport: transport}})
+		h.ask(t.Context(), engine{server: s, transport: transport})
 		due := false
 		select {
 		case <-s.ProbeDue():

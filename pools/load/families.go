@@ -5,24 +5,52 @@ import (
 	"strings"
 )
 
-// selectFamilies returns the lines of a Prometheus text that belong to the named families:
-// some ten of the thousand that an engine with its histograms exposes, so that the parser,
+// familySet is a set of families of metrics, by each of their names: Ray has no colons in names.
+type familySet map[string]bool
+
+func newFamilySet(names []string) familySet {
+	set := make(familySet, 2*len(names))
+	for _, name := range names {
+		set[name] = true
+		set[strings.ReplaceAll(name, ":", "_")] = true
+	}
+	return set
+}
+
+// appendLines appends the lines of a Prometheus text that belong to the families: some
+// ten of the thousand that an engine with its histograms exposes, so that the parser,
 // which makes objects of all that it reads, reads them alone. What looks like no line of
 // another family, such as a line that was cut off or a page of HTML, stays for the parser to
 // judge.
-func selectFamilies(text []byte, names []string) []byte {
-	wanted := make(map[string]bool, 2*len(names))
-	for _, name := range names {
-		wanted[name] = true
-		wanted[strings.ReplaceAll(name, ":", "_")] = true
-	}
-	selected := make([]byte, 0, 2048)
-	for line := range bytes.Lines(text) {
-		if name, ok := familyOf(line); !ok || wanted[string(name)] {
-			selected = append(selected, line...)
+func (s familySet) appendLines(dst, text []byte) []byte {
+	var name []byte // that the line before began with
+	keep := false
+	for len(text) > 0 {
+		end := bytes.IndexByte(text, '\n') + 1
+		if end == 0 {
+			end = len(text)
+		}
+		line := text[:end]
+		text = text[end:]
+		if !isSample(line, name) { // else it is of the same family
+			var ok bool
+			name, ok = familyOf(line)
+			keep = !ok || s[string(name)]
+		}
+		if keep {
+			dst = append(dst, line...)
 		}
 	}
-	return selected
+	return dst
+}
+
+// isSample reports whether a line is a sample of a name.
+func isSample(line, name []byte) bool {
+	if len(name) == 0 || len(line) <= len(name) || line[len(line)-1] != '\n' || !bytes.Equal(line[:len(name)], name) {
+		return false
+	}
+	rest := line[len(name):]
+	return rest[0] == ' ' || rest[0] == '{' && bytes.IndexByte(rest, ' ') > 0
 }
 
 // familyOf is the name that a line begins with, or that its comment is about: "" of empty

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math"
@@ -278,13 +279,59 @@ func TestLoad_ExternalPromptsShareSteps(t *testing.T) {
 }
 
 // pagesOf stands for an engine's HTTP server: the body of each URL.
-func pagesOf(pages map[string]string, asked *[]string) func(context.Context, string) ([]byte, error) {
-	return func(_ context.Context, url string) ([]byte, error) {
+func pagesOf(pages map[string]string, asked *[]string) Get {
+	return func(_ context.Context, url string, into *bytes.Buffer) error {
 		*asked = append(*asked, url)
 		if body, ok := pages[url]; ok {
-			return []byte(body), nil
+			into.WriteString(body)
+			return nil
 		}
-		return nil, fmt.Errorf("%s answered 404", url)
+		return fmt.Errorf("%s answered 404", url)
+	}
+}
+
+// parseMetrics reads a whole exposition.
+func parseMetrics(exposition []byte, tables []Table, rank *int) (Load, error) {
+	p := page{tables: tables, families: newFamilySet(namesIn(tables))}
+	return p.parse(p.appendRelevant(nil, exposition), rank)
+}
+
+// A page that says the same as before is not read again, one that says anything else is.
+func TestScraper_ReadsWhatHasChanged(t *testing.T) {
+	const url = "http://e:1/metrics"
+	pages := map[string]string{url: vllmExposition}
+	var asked []string
+	s, get := NewScraper("http://e:1", "", nil, NewPages(DefaultTables())), pagesOf(pages, &asked)
+	scrape := func() Load {
+		t.Helper()
+		load, ok := s.Scrape(t.Context(), get)
+		if !ok {
+			t.Fatal("no load")
+		}
+		return load
+	}
+	first := scrape()
+	pages[url] = "other{le=\"1\"} 5\n" + vllmExposition
+	second := scrape()
+	if !second.At.After(first.At) || !second.Adapters.Asked.After(first.Adapters.Asked) {
+		t.Errorf("the same load is as old as before: %v, %v", first.At, second.At)
+	}
+	if second.At, second.Adapters.Asked = first.At, first.Adapters.Asked; !reflect.DeepEqual(first, second) {
+		t.Errorf("%+v, then %+v", first, second)
+	}
+	pages[url] = strings.Replace(vllmExposition, `{engine="0",model_name="m"} 3`, `{engine="0",model_name="m"} 5`, 1)
+	if third := scrape(); third.Running.Value != first.Running.Value+2 {
+		t.Errorf("two more run: %+v, then %+v", first, third)
+	}
+	pages[url] = "other{le=\"1\"} 5\n"
+	if load, ok := s.Scrape(t.Context(), get); ok {
+		t.Errorf("nothing is said any more, and the load is %+v", load)
+	}
+	pages[url] = vllmExposition
+	scrape()
+	pages[url] = "vllm:num_requests_running{ 5\n"
+	if load, ok := s.Scrape(t.Context(), get); ok {
+		t.Errorf("a page that cannot be read: %+v", load)
 	}
 }
 
@@ -301,7 +348,7 @@ func TestScraper_FindsThePageAndStaysWithIt(t *testing.T) {
 		{"elsewhere", "http://e:8002/metrics", map[string]string{"http://e:8002/metrics": tritonExposition}, "triton"},
 	} {
 		var asked []string
-		s, get := NewScraper("http://e:1", c.metrics, nil, DefaultTables()), pagesOf(c.pages, &asked)
+		s, get := NewScraper("http://e:1", c.metrics, nil, NewPages(DefaultTables())), pagesOf(c.pages, &asked)
 		load, ok := s.Scrape(t.Context(), get)
 		if !ok || load.Engine != c.want || load.At.IsZero() {
 			t.Errorf("%s: %+v, %v", c.name, load, ok)
@@ -316,7 +363,7 @@ func TestScraper_FindsThePageAndStaysWithIt(t *testing.T) {
 		}
 	}
 	var asked []string
-	if load, ok := NewScraper("http://e:1", "", nil, DefaultTables()).Scrape(t.Context(), pagesOf(nil, &asked)); ok {
+	if load, ok := NewScraper("http://e:1", "", nil, NewPages(DefaultTables())).Scrape(t.Context(), pagesOf(nil, &asked)); ok {
 		t.Errorf("nothing answers, and the load is %+v", load)
 	}
 }
@@ -391,7 +438,7 @@ func TestSeries_AValueInALabel(t *testing.T) {
 	for text, want := range map[string]Gauge{
 		`info{slots="12"} 1`: known(12), `info{slots="many"} 1`: {}, `info{slots="-1"} 1`: {}, `info{slots="Inf"} 1`: {}, `info{other="12"} 1`: {},
 	} {
-		families, err := parseExposition([]byte(text+"\n"), "info")
+		families, err := parseExposition([]byte(text + "\n"))
 		if err != nil {
 			t.Fatal(err)
 		}

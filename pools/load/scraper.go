@@ -1,24 +1,32 @@
 package load
 
 import (
+	"bytes"
 	"context"
+	"sync"
 	"time"
 )
 
-// loadPage is one place where an engine may report its load.
-type loadPage struct {
-	url   string
-	parse func(body []byte, rank *int) (Load, error)
+// Pages are the places where an engine may report its load, best first: SGLang's own list, which counts
+// tokens, then each path that a table names, once. They are the same for all engines.
+type Pages struct {
+	atEngine  []page
+	elsewhere page // an exposition at an address of its own
 }
 
-// loadPages lists where the load of an engine at url may be found, best first: SGLang's own
-// list, which counts tokens, then each path that a table names, once. Metrics that are said
-// to be elsewhere are looked for nowhere else.
-func loadPages(url, metrics string, tables []Table) []loadPage {
-	pages := []loadPage{{url + sglangLoadsPath, parseSGLangLoads}}
-	if metrics != "" {
-		return append(pages, loadPage{metrics, func(body []byte, rank *int) (Load, error) { return parseMetrics(body, tables, rank) }})
+// page is one of them.
+type page struct {
+	path     string    // at the engine
+	tables   []Table   // by which an exposition is read; none: it is SGLang's list
+	families familySet // that the tables name
+}
+
+// NewPages returns the pages of engines whose metrics have the names in tables.
+func NewPages(tables []Table) *Pages {
+	exposition := func(path string, tables []Table) page {
+		return page{path, tables, newFamilySet(namesIn(tables))}
 	}
+	p := &Pages{atEngine: []page{{path: sglangLoadsPath}}, elsewhere: exposition("", tables)}
 	byPath := make(map[string][]Table)
 	var paths []string
 	for _, t := range tables {
@@ -28,10 +36,42 @@ func loadPages(url, metrics string, tables []Table) []loadPage {
 		byPath[t.Path] = append(byPath[t.Path], t)
 	}
 	for _, path := range paths {
-		here := byPath[path]
-		pages = append(pages, loadPage{url + path, func(body []byte, rank *int) (Load, error) { return parseMetrics(body, here, rank) }})
+		p.atEngine = append(p.atEngine, exposition(path, byPath[path]))
 	}
-	return pages
+	return p
+}
+
+// at returns the URLs of the pages of an engine at url. Metrics that are said to be elsewhere are looked for
+// nowhere else.
+func (p *Pages) at(url, metrics string) (all []pageURL) {
+	if metrics != "" {
+		return []pageURL{{url + sglangLoadsPath, &p.atEngine[0]}, {metrics, &p.elsewhere}}
+	}
+	for i := range p.atEngine {
+		all = append(all, pageURL{url + p.atEngine[i].path, &p.atEngine[i]})
+	}
+	return all
+}
+
+type pageURL struct {
+	url string
+	*page
+}
+
+// appendRelevant appends what a load is read from.
+func (p *page) appendRelevant(dst, body []byte) []byte {
+	if p.tables == nil {
+		return append(dst, body...)
+	}
+	return p.families.appendLines(dst, body)
+}
+
+// parse reads what is relevant.
+func (p *page) parse(relevant []byte, rank *int) (Load, error) {
+	if p.tables == nil {
+		return parseSGLangLoads(relevant, rank)
+	}
+	return readTables(relevant, p.tables, rank)
 }
 
 // searchEvery is how many scrapes pass between two looks at all pages: an engine's
@@ -40,28 +80,34 @@ const searchEvery = 60
 
 // Scraper finds and reads the load of one engine, or of one data-parallel rank of it.
 type Scraper struct {
-	pages []loadPage
+	pages []pageURL
 	rank  *int
 	found int // index of the page that had readings last, -1 if none had
 	reads int // since all pages were looked at
+
+	text []byte // what last was read from, of page found
+	last Load
 }
 
 // NewScraper returns a scraper of the engine at url, whose metrics are at another one if
 // that is not empty. With a rank only what is reported of that rank counts.
-func NewScraper(url, metrics string, rank *int, tables []Table) *Scraper {
-	return &Scraper{pages: loadPages(url, metrics, tables), rank: rank, found: -1}
+func NewScraper(url, metrics string, rank *int, pages *Pages) *Scraper {
+	return &Scraper{pages: pages.at(url, metrics), rank: rank, found: -1}
 }
+
+// Get asks for a URL and writes what is there into a buffer, which is empty.
+type Get func(ctx context.Context, url string, into *bytes.Buffer) error
 
 // Scrape returns the load as the engine reports it now, false when it reports none:
 // the last load grows old then, and old is unknown.
-func (s *Scraper) Scrape(ctx context.Context, get func(ctx context.Context, url string) ([]byte, error)) (Load, bool) {
+func (s *Scraper) Scrape(ctx context.Context, get Get) (Load, bool) {
 	if s.reads++; s.found >= 0 && s.reads < searchEvery {
-		if load, ok := s.read(ctx, s.pages[s.found], get); ok {
+		if load, ok := s.read(ctx, s.found, get); ok {
 			return load, true
 		}
 	}
-	for i, page := range s.pages {
-		if load, ok := s.read(ctx, page, get); ok {
+	for i := range s.pages {
+		if load, ok := s.read(ctx, i, get); ok {
 			s.found, s.reads = i, 0
 			return load, true
 		}
@@ -70,16 +116,47 @@ func (s *Scraper) Scrape(ctx context.Context, get func(ctx context.Context, url 
 	return Load{}, false
 }
 
-func (s *Scraper) read(ctx context.Context, page loadPage, get func(ctx context.Context, url string) ([]byte, error)) (Load, bool) {
+// scraped is memory for what is scraped, which is parsed at once.
+var scraped = sync.Pool{New: func() any { return new(scrapedPage) }}
+
+type scrapedPage struct {
+	body     bytes.Buffer
+	relevant []byte
+}
+
+// maxSpare is how long a page may be whose memory is used again, in bytes.
+const maxSpare = 1 << 20
+
+func (s *Scraper) read(ctx context.Context, page int, get Get) (Load, bool) {
+	memory := scraped.Get().(*scrapedPage)
+	defer memory.release()
 	asked := time.Now()
-	body, err := get(ctx, page.url)
-	if err != nil {
+	if get(ctx, s.pages[page].url, &memory.body) != nil {
 		return Load{}, false
 	}
-	load, err := page.parse(body, s.rank)
+	memory.relevant = s.pages[page].appendRelevant(memory.relevant[:0], memory.body.Bytes())
+	load, ok := s.parse(page, memory.relevant)
+	load.At, load.Adapters.Asked = time.Now(), asked
+	return load, ok
+}
+
+func (m *scrapedPage) release() {
+	if m.body.Cap() <= maxSpare {
+		m.body.Reset()
+		scraped.Put(m)
+	}
+}
+
+// parse reads what is relevant of a page. An engine that nothing was sent to says what it said before, to the
+// byte: that is not read again.
+func (s *Scraper) parse(page int, relevant []byte) (Load, bool) {
+	if page == s.found && s.last.Known() && bytes.Equal(relevant, s.text) {
+		return s.last, true
+	}
+	load, err := s.pages[page].parse(relevant, s.rank)
 	if err != nil || !load.Known() {
 		return Load{}, false
 	}
-	load.At, load.Adapters.Asked = time.Now(), asked
+	s.text, s.last = append(s.text[:0], relevant...), load
 	return load, true
 }

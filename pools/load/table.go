@@ -126,9 +126,8 @@ func ParseTables(entries []string) ([]Table, error) {
 	return tables, nil
 }
 
-// parseExposition reads the named families of a Prometheus text; Ray's names are the same
-// without colons.
-func parseExposition(text []byte, names ...string) (families map[string]*dto.MetricFamily, err error) {
+// parseExposition reads a Prometheus text.
+func parseExposition(text []byte) (families map[string]*dto.MetricFamily, err error) {
 	defer func() {
 		// expfmt v0.70.1 dereferences nil on some malformed texts.
 		if p := recover(); p != nil {
@@ -136,18 +135,18 @@ func parseExposition(text []byte, names ...string) (families map[string]*dto.Met
 		}
 	}()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	if families, err = parser.TextToMetricFamilies(bytes.NewReader(selectFamilies(text, names))); err != nil {
+	if families, err = parser.TextToMetricFamilies(bytes.NewReader(text)); err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	return families, nil
 }
 
-// parseMetrics reads an exposition by the first of the tables that finds anything in
-// it. With a rank only the series of that rank count; without, counts are summed
+// readTables reads the lines of an exposition that belong to the tables' families by the first of the tables
+// that finds anything in them. With a rank only the series of that rank count; without, counts are summed
 // over the ranks and KV use is the fullest rank's. A load of which nothing is known
 // is no error: statistics may be off.
-func parseMetrics(exposition []byte, tables []Table, rank *int) (Load, error) {
-	families, err := parseExposition(exposition, namesIn(tables)...)
+func readTables(lines []byte, tables []Table, rank *int) (Load, error) {
+	families, err := parseExposition(lines)
 	if err != nil {
 		return Load{}, err
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"sync"
 	"text/tabwriter"
 
@@ -34,7 +33,6 @@ func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writ
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{Transport: transport, Timeout: cfg.pools.ProbeTimeout}
 	log := slog.New(slog.NewTextHandler(out, nil))
 	answers := make([]checkedServer, len(specs))
 	var asked sync.WaitGroup
@@ -42,7 +40,7 @@ func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writ
 		answer := &answers[i]
 		answer.spec = spec
 		asked.Go(func() {
-			if answer.probed, answer.down = health.Probe(ctx, spec, cfg.pools.LoadTables, client, log); answer.down == nil {
+			if answer.probed, answer.down = health.Probe(ctx, spec, cfg.pools.Config, transport, log); answer.down == nil {
 				answer.events = tryEvents(&cfg, answer.probed.Published())
 			}
 		})
