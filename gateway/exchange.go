@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"runtime/debug"
 	"strings"
@@ -332,8 +333,10 @@ func (x *exchange) finish(outcome string, status int) (clientGone bool) {
 	if x.key != nil && x.key.Tenant != "" {
 		x.server.metrics.tenantRequests.WithLabelValues(x.server.tenants.label(x.key.Tenant), x.server.access.Class(x.class), outcome).Inc()
 	}
-	x.server.log.Debug("request done", "request_id", x.id, "api", x.dialect.Name, "model", x.model,
-		"outcome", outcome, "status", status, "seconds", took.Seconds())
+	if log := x.server.log; log.Enabled(context.Background(), slog.LevelDebug) { // else its values would be made for nobody
+		log.Debug("request done", "request_id", x.id, "api", x.dialect.Name, "model", x.model,
+			"outcome", outcome, "status", status, "seconds", took.Seconds())
+	}
 	spans.EndRequest(x.span, spans.Outcome{Model: x.model, Path: x.path, Outcome: outcome, Status: status, Output: x.output})
 	return clientGone
 }

@@ -3,6 +3,7 @@ package gateway
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -60,9 +61,20 @@ func parse(d *api.Dialect, raw []byte) (*pd.Request, error) {
 	return req, nil
 }
 
+// promptField is the field that has the prompt.
+func promptField(d *api.Dialect) string {
+	switch d {
+	case api.Completions:
+		return "prompt"
+	case api.Responses:
+		return "input"
+	}
+	return "messages"
+}
+
 // readPrompt checks that there is one and estimates its length.
 func readPrompt(req *pd.Request) error {
-	field := map[*api.Dialect]string{api.Chat: "messages", api.Messages: "messages", api.Completions: "prompt", api.Responses: "input"}[req.Dialect]
+	field := promptField(req.Dialect)
 	value := req.Body.Get(field)
 	if value.Null() {
 		return invalid(field, "The field %s is missing.", field)
@@ -239,42 +251,9 @@ func readTools(req *pd.Request) error {
 // the prefill leg: prefill would accept it, and decode refuse it when the work is done.
 // Its refusal is the best answer there is.
 func readOdd(req *pd.Request) error {
-	number := func(least, most int64) func(api.Value) bool {
-		return func(v api.Value) bool {
-			n, ok := v.Int()
-			return ok && n >= least && n <= most
-		}
-	}
-	isBool := func(v api.Value) bool {
-		_, ok := v.Bool()
-		return ok
-	}
-	list := func(good func(api.Value) bool) func(api.Value) bool {
-		return func(v api.Value) bool {
-			n := 0
-			for e := range v.Elements() {
-				if n++; n > manyStops || !good(e) {
-					return false
-				}
-			}
-			return v.IsArray()
-		}
-	}
-	text := func(v api.Value) bool { return v[0] == '"' }
-	wanted := map[string]func(api.Value) bool{
-		"min_tokens": number(0, math.MaxInt64), "min_completion_tokens": number(0, math.MaxInt64),
-		"stop":           func(v api.Value) bool { return text(v) || list(text)(v) },
-		"stop_sequences": list(text),
-		"stop_token_ids": list(number(0, math.MaxInt64)),
-		"logprobs":       func(v api.Value) bool { return isBool(v) || number(0, 20)(v) },
-		"top_logprobs":   number(0, 20),
-		"ignore_eos":     isBool,
-	}
-	for _, field := range req.Dialect.Limits() {
-		wanted[field] = number(1, math.MaxInt64)
-	}
-	for field, good := range wanted {
-		if v := req.Body.Get(field); !v.Null() && !good(v) {
+	limits := req.Dialect.Limits()
+	for key, v := range req.Body.Fields() {
+		if !v.Null() && (isOdd(key, v) || slices.Contains(limits, key) && !isBetween(v, 1, math.MaxInt64)) {
 			req.Aggregated = true
 		}
 	}
@@ -282,6 +261,49 @@ func readOdd(req *pd.Request) error {
 		req.Aggregated = true // required there
 	}
 	return nil
+}
+
+// isOdd reports whether engines refuse a value of a field that bounds no answer.
+func isOdd(key string, v api.Value) bool {
+	switch key {
+	case "min_tokens", "min_completion_tokens":
+		return !isBetween(v, 0, math.MaxInt64)
+	case "stop":
+		return !isText(v) && !isListOf(v, isText)
+	case "stop_sequences":
+		return !isListOf(v, isText)
+	case "stop_token_ids":
+		return !isListOf(v, func(e api.Value) bool { return isBetween(e, 0, math.MaxInt64) })
+	case "logprobs":
+		return !isBool(v) && !isBetween(v, 0, 20)
+	case "top_logprobs":
+		return !isBetween(v, 0, 20)
+	case "ignore_eos":
+		return !isBool(v)
+	}
+	return false
+}
+
+func isBetween(v api.Value, least, most int64) bool {
+	n, ok := v.Int()
+	return ok && n >= least && n <= most
+}
+
+func isBool(v api.Value) bool {
+	_, ok := v.Bool()
+	return ok
+}
+
+func isText(v api.Value) bool { return v[0] == '"' }
+
+func isListOf(v api.Value, good func(api.Value) bool) bool {
+	n := 0
+	for e := range v.Elements() {
+		if n++; n > manyStops || !good(e) {
+			return false
+		}
+	}
+	return v.IsArray()
 }
 
 // manyStops are more than engines take, and looked at no further.

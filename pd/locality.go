@@ -69,13 +69,28 @@ func (p *prefix) saltedModel() senttext.Salted {
 	return senttext.Salted{Model: p.model, Adapter: p.tokens.Adapter, Salt: p.tokens.Salt}
 }
 
+// spokenIn is the API of a prompt whose tokens can be known, "" for any other.
+func spokenIn(d *api.Dialect) tokens.API {
+	switch d {
+	case api.Chat:
+		return tokens.Chat
+	case api.Completions:
+		return tokens.Completions
+	case api.Responses:
+		return tokens.Responses
+	case api.Messages:
+		return tokens.Messages
+	}
+	return ""
+}
+
 // findTokens finds the tokens of a request's prompt. base is the model that the request's
 // model is an adapter of, or the model itself.
 func (l *Locality) findTokens(ctx context.Context, req *Request, base string) *prefix {
 	p := &prefix{model: base}
-	spoken, ok := map[*api.Dialect]tokens.API{api.Chat: tokens.Chat, api.Completions: tokens.Completions, api.Responses: tokens.Responses, api.Messages: tokens.Messages}[req.Dialect]
+	spoken := spokenIn(req.Dialect)
 	switch {
-	case !ok:
+	case spoken == "":
 		p.unknown = tokens.NotGenerated
 	case req.Aggregated:
 		p.unknown = tokens.Aggregated

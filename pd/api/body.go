@@ -295,6 +295,17 @@ func (b Body) Keys() []string {
 	return keys
 }
 
+// Fields are the keys and the raw JSON of their values, in the order of the body.
+func (b Body) Fields() iter.Seq2[string, Value] {
+	return func(yield func(string, Value) bool) {
+		for i := range b.fields {
+			if !yield(b.fields[i].key, b.fields[i].raw()) {
+				return
+			}
+		}
+	}
+}
+
 // Get returns the raw JSON of a field's value, nil if the field is absent.
 func (b Body) Get(key string) Value {
 	for i := range b.fields {
@@ -348,21 +359,27 @@ func (b Body) With(edits ...Edit) Body {
 // Rewrite returns the body with the value that change returns for each field; nil removes
 // the field. Its cost is one call a field, however many change.
 func (b Body) Rewrite(change func(key string, value Value) Value) Body {
-	out := Body{source: b.source, edited: b.edited, fields: make([]field, 0, len(b.fields))}
+	var fields []field // nil while nothing has changed
 	for i := range b.fields {
 		f := &b.fields[i]
 		was := f.raw()
 		value := change(f.key, was)
 		same := len(value) == len(was) && len(was) > 0 && &value[0] == &was[0]
-		switch {
-		case same:
-			out.fields = append(out.fields, *f)
-		case value != nil:
-			out.fields = append(out.fields, newField(f.key, f.member[:f.value], value))
+		if !same && fields == nil {
+			fields = append(make([]field, 0, len(b.fields)), b.fields[:i]...)
 		}
-		out.edited = out.edited || !same
+		switch {
+		case fields == nil:
+		case same:
+			fields = append(fields, *f)
+		case value != nil:
+			fields = append(fields, newField(f.key, f.member[:f.value], value))
+		}
 	}
-	return out
+	if fields == nil {
+		return b
+	}
+	return Body{source: b.source, edited: true, fields: fields}
 }
 
 // Edited reports whether the body is no longer as it was parsed.
