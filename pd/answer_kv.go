@@ -199,9 +199,8 @@ func (o answerKV) sendPrefill(ctx context.Context, st *requestState, b *binding,
 		return nil, nil
 	}
 	server := t.From
-	patience, cancel := context.WithTimeoutCause(ctx, o.Config.AnswerPatience+4*(b.chosen.Terms.Queue+b.chosen.Terms.Prefill), errSilent)
-	defer cancel()
-	_, body, failed = o.sendWhole(patience, PrefillLeg, server, st, d.Path, t.ID, t.Connector().Prefill(t))
+	patience := min(o.Config.PrefillTimeout, o.Config.AnswerPatience+4*(b.chosen.Terms.Queue+b.chosen.Terms.Prefill))
+	_, body, failed = o.sendWhole(ctx, patience, PrefillLeg, server, st, d.Path, t.ID, t.Connector().Prefill(t))
 	switch {
 	case failed == nil && d.IsAnswer(body):
 		return body, nil

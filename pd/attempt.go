@@ -169,10 +169,11 @@ func endLegSpan(span spans.Leg, failed *LegError) {
 	failed.span = span.Fail(string(failed.Kind), failed.Status, failed)
 }
 
-// sendWhole sends a leg and reads its whole answer.
-func (o *Orchestrator) sendWhole(ctx context.Context, leg Leg, server *pools.Server, st *requestState, path, id string, part connector.LegRequest) (*http.Response, []byte, *LegError) {
+// sendWhole sends a leg and reads its whole answer, for which it waits for so long: errSilent.
+func (o *Orchestrator) sendWhole(ctx context.Context, patience time.Duration, leg Leg, server *pools.Server, st *requestState, path, id string, part connector.LegRequest) (*http.Response, []byte, *LegError) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	defer time.AfterFunc(patience, func() { cancel(errSilent) }).Stop() // no context of its own
 	model, before := st.req.Model, st.bind.tried.servers(leg)
 	defer server.OnDown(func(why pools.DownCause) { // in a prober's goroutine
 		if o.Binder.shouldAbandon(model, leg, server, before, why) {

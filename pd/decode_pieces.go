@@ -58,10 +58,8 @@ func (o pieceLegs) decodePiece(ctx context.Context, st *requestState, b *binding
 	span.SetKind("piece")
 	span.SetPiece(b.cut.done+1, end)
 	defer func() { endLegSpan(span, failed) }()
-	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errSilent)
-	defer cancel()
 	body := connector.PieceBody(st.req.Body, st.bind.prefix.tokens.IDs[:end])
-	_, answer, failed := o.sendWhole(ctx, AggregatedLeg, server, st, api.Completions.Path, id, connector.LegRequest{Body: body})
+	_, answer, failed := o.sendWhole(ctx, o.Config.PrefillTimeout, AggregatedLeg, server, st, api.Completions.Path, id, connector.LegRequest{Body: body})
 	if failed != nil {
 		return false, failed
 	}

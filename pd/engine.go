@@ -3,7 +3,9 @@ package pd
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
@@ -17,13 +19,15 @@ import (
 // send posts one leg and returns when the engine's headers are there. The
 // transport is used bare: no redirect is followed, nothing is sent twice.
 func send(ctx context.Context, transport http.RoundTripper, server *pools.Server, path, attempt string, header http.Header, part connector.LegRequest) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+path, enginehttp.NewBody(part.Body.Parts()))
+	to, err := urlOf(server.URL, path)
 	if err != nil {
 		return nil, err
 	}
-	req.ContentLength = int64(part.Body.Len())
-	req.Header = legHeader(header, part.Header, server.Rank, attempt)
-	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
+	req := (&http.Request{
+		Method: http.MethodPost, URL: to, Host: to.Host, Header: legHeader(header, part.Header, server.Rank, attempt),
+		Body: enginehttp.NewBody(part.Body.Parts()), ContentLength: int64(part.Body.Len()),
+	}).WithContext(ctx)
+	propagation.TraceContext{}.Inject(ctx, traceCarrier{propagation.HeaderCarrier(req.Header)})
 	resp, err := transport.RoundTrip(req)
 	if err == nil {
 		now := time.Now()
@@ -31,6 +35,28 @@ func send(ctx context.Context, transport http.RoundTripper, server *pools.Server
 		server.RecordORCA(resp.Header, now)
 	}
 	return resp, err
+}
+
+// urlOf is the URL of a path on a server. A server's own is mostly a scheme and an authority, which need no parsing
+// for each leg.
+func urlOf(server, path string) (*url.URL, error) {
+	scheme, host, is := strings.Cut(server, "://")
+	if !is || host == "" || strings.ContainsAny(host, "/@?#%\\ ") {
+		return url.Parse(server + path)
+	}
+	return &url.URL{Scheme: scheme, Host: host, Path: path}, nil
+}
+
+// traceCarrier takes the header that names a trace without making its canonical name anew for each leg.
+type traceCarrier struct{ propagation.HeaderCarrier }
+
+// Set sets a header.
+func (c traceCarrier) Set(key, value string) {
+	if key == "traceparent" {
+		c.HeaderCarrier["Traceparent"] = []string{value}
+		return
+	}
+	c.HeaderCarrier.Set(key, value)
 }
 
 // legHeader returns the headers of a leg: those of its request, of whose values none is changed, its own, and

@@ -187,8 +187,6 @@ func (o pieceLegs) prefillPiece(ctx context.Context, st *requestState, b *bindin
 	span.SetPiece(b.cut.done+1, b.upTo)
 	defer func() { endLegSpan(span, failed) }()
 	defer b.prefill.Release()
-	legCtx, cancel := context.WithTimeoutCause(legCtx, o.Config.PrefillTimeout, errSilent)
-	defer cancel()
 	body, failed := o.sendPrefill(legCtx, st, b, t, api.Completions)
 	if failed != nil {
 		return failed
@@ -233,8 +231,8 @@ func (o pieceLegs) pullPiece(ctx context.Context, st *requestState, b *binding, 
 	}
 	before, pulled, server := b.cut.pulled, make(chan struct{}), b.decode.Server()
 	b.cut.pulled = pulled
-	ctx, cancel := context.WithTimeoutCause(ctx, o.Binder.Config.HandoffAge, errSilent)
-	piece := &requestState{req: st.req, bind: bindRequest{req: st.req}} // its own: the attempts go on meanwhile
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Binder.Config.HandoffAge, errSilent) // waits for those before included
+	piece := &requestState{req: st.req, bind: bindRequest{req: st.req}}                 // its own: the attempts go on meanwhile
 	o.legs.Go(func() {
 		defer cancel()
 		defer close(pulled)
@@ -254,7 +252,7 @@ func (o pieceLegs) pullPiece(ctx context.Context, st *requestState, b *binding, 
 func (o pieceLegs) sendPull(ctx context.Context, st *requestState, server *pools.Server, h *connector.Handoff) (outcome string) {
 	ctx, span := spans.StartLeg(ctx, o.Tracer, "decode", server.ID(), h.Attempt)
 	span.SetKind("piece")
-	_, _, failed := o.sendWhole(ctx, DecodeLeg, server, st, api.Completions.Path, h.Attempt, h.Leg)
+	_, _, failed := o.sendWhole(ctx, o.Binder.Config.HandoffAge, DecodeLeg, server, st, api.Completions.Path, h.Attempt, h.Leg)
 	endLegSpan(span, failed)
 	if failed == nil {
 		return "pulled"

@@ -24,9 +24,6 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	ctx, span := spans.StartLeg(ctx, o.Tracer, "prefill", server.ID(), t.ID)
 	defer func() { endLegSpan(span, failed) }()
 	defer b.prefill.Release()
-	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.PrefillTimeout, errSilent)
-	defer cancel()
-
 	body, failed := o.sendPrefill(ctx, st, b, t, st.req.Dialect)
 	if failed != nil {
 		return failed
@@ -83,7 +80,7 @@ func (o *Orchestrator) sendPrefill(ctx context.Context, st *requestState, b *bin
 	if body, failed = (answerKV{o}).sendPrefill(ctx, st, b, t, d); body != nil || failed != nil {
 		return body, failed
 	}
-	resp, body, failed := o.sendWhole(ctx, PrefillLeg, server, st, d.Path, t.ID, t.Connector().Prefill(t))
+	resp, body, failed := o.sendWhole(ctx, o.Config.PrefillTimeout, PrefillLeg, server, st, d.Path, t.ID, t.Connector().Prefill(t))
 	if failed == nil && !d.IsAnswer(body) {
 		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
 	}

@@ -38,9 +38,6 @@ type wholeAnswer struct{ o *Orchestrator }
 func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, leg Leg, id string, part connector.LegRequest) (*Answer, *LegError) {
 	o := a.o
 	server := b.decode.Server()
-	ctx, cancel := context.WithTimeoutCause(ctx, o.Config.AnswerTimeout, errSilent)
-	defer cancel()
-
 	b.decode.MarkSent(b.chosen.Terms.FirstStep() + time.Duration(st.req.OutputTokens)*b.chosen.Terms.Step)
 	wantsIDs, hideIDs := answerKV{o}.wantsIDs(st, b), false
 	if wantsIDs {
@@ -54,7 +51,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	start := time.Now()
 	sample := o.Binder.beginTransfer(st, b, start)
 	defer sample.end()
-	resp, data, failed := o.sendWhole(ctx, leg, server, st, st.req.Dialect.Path, id, part)
+	resp, data, failed := o.sendWhole(ctx, o.Config.AnswerTimeout, leg, server, st, st.req.Dialect.Path, id, part)
 	if failed != nil {
 		return nil, failed
 	}

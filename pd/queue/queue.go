@@ -69,16 +69,6 @@ type Entry struct {
 	giveUp    func() // while it is held: ends its wait for servers, when it is displaced
 }
 
-// isOver reports whether it waits no more.
-func (p *Entry) isOver() bool {
-	select {
-	case <-p.gone:
-		return true
-	default:
-		return false
-	}
-}
-
 // New returns an empty queue.
 func New(cfg Config) *Queue { return &Queue{cfg: cfg} }
 
@@ -95,10 +85,8 @@ func (q *Queue) Enter(ctx context.Context, req Request) (*Entry, error) {
 		}
 		return nil, ErrFull
 	}
-	if ctx.Err() != nil || !now.Before(limit.Until) || !p.isOver() { // else without a timer, as most
-		if err := q.awaitPlace(ctx, p, limit); err != nil {
-			return nil, err
-		}
+	if err := q.await(ctx, p, limit); err != nil {
+		return nil, err
 	}
 	if p.displaced {
 		return nil, ErrDisplaced
@@ -107,8 +95,13 @@ func (q *Queue) Enter(ctx context.Context, req Request) (*Entry, error) {
 	return p, nil
 }
 
-// awaitPlace waits until an entry's turn has come or it was displaced, and leaves where that is not in time.
-func (q *Queue) awaitPlace(ctx context.Context, p *Entry, limit Limit) error {
+// await waits until an entry is past the queue, which it mostly is at once, or gives its place up.
+func (q *Queue) await(ctx context.Context, p *Entry, limit Limit) error {
+	select {
+	case <-p.gone:
+		return nil
+	default:
+	}
 	patience, cancel := limit.Context(ctx)
 	defer cancel()
 	select {
