@@ -125,6 +125,25 @@ func BenchmarkTokens_ApproximateLong(b *testing.B) {
 	}
 }
 
+// Budget: 50 us for a chat of 220 KB of which nothing is known, so that its chunks are made too, and for the next turn
+// of one that is known.
+func BenchmarkTokens_LearnedLong(b *testing.B) {
+	s := benchmarkSource(b, Learned, nil)
+	long := `{"messages":[{"role":"user","content":"` + strings.Repeat("of the sea and ", 220_000/15) + `"}`
+	for _, c := range []struct{ name, end string }{{"new", `]}`}, {"known", `,{"role":"assistant","content":"Yes."},{"role":"user","content":"And then?"}]}`}} {
+		if c.name == "known" {
+			s.Learn(Prompt{API: Chat, Body: []byte(long + `]}`)}, make([]uint32, 50_000))
+		}
+		p := Prompt{API: Chat, Body: []byte(long + c.end)}
+		b.Run(c.name, func(b *testing.B) {
+			b.SetBytes(int64(len(p.Body)))
+			for b.Loop() {
+				s.Tokens(b.Context(), p)
+			}
+		})
+	}
+}
+
 // Budget: 300 us; it is not on the way to the first token.
 func BenchmarkLearn(b *testing.B) {
 	s := benchmarkSource(b, Learned, nil)

@@ -93,10 +93,10 @@ func (p *Prompt) read() (*text, bool) {
 func (p *Prompt) readBody(b *body) (*text, bool) {
 	t := texts.Get().(*text)
 	t.reset(p.root(b.rest), p.root(b.family))
-	t.context = p.contextOf(b)
-	ok := true
+	ok, context := true, []byte(nil) // that is a system prompt
 	if present(b.system) {
-		ok = t.addContent(system, "system", p.withoutAttribution(b.system))
+		context = p.withoutAttribution(b.system)
+		ok = t.addContent(system, "system", context)
 	}
 	switch {
 	case !ok:
@@ -106,13 +106,22 @@ func (p *Prompt) readBody(b *body) (*text, bool) {
 		ok = t.addContent(user, "user", b.turns)
 	default:
 		for message, err := range jsonscan.Elements(b.turns) {
-			ok = ok && err == nil && t.addMessage(message)
+			if !ok || err != nil {
+				ok = false
+				break
+			}
+			var role, content []byte
+			first := len(t.turns) == 0
+			if role, content, ok = t.addMessage(message); first && p.API == Chat && string(role) == `"system"` {
+				context = content
+			}
 		}
 	}
 	if !ok || len(t.turns) == 0 {
 		t.free()
 		return nil, false
 	}
+	t.context = p.contextWith(b, context)
 	t.finish()
 	return t, true
 }
@@ -138,10 +147,15 @@ func (p *Prompt) contextOf(b *body) uint64 {
 	if present(system) {
 		system = p.withoutAttribution(system)
 	} else if p.API == Chat {
-		if first := firstOf(b.turns); textIn(memberOf(first, "role")) == "system" {
+		if first := firstOf(b.turns); string(memberOf(first, "role")) == `"system"` {
 			system = memberOf(first, "content")
 		}
 	}
+	return p.contextWith(b, system)
+}
+
+// contextWith is contextOf of a request that has a system prompt, nil where it has none.
+func (p *Prompt) contextWith(b *body, system []byte) uint64 {
 	key := appendCompact(binary.LittleEndian.AppendUint64(nil, p.root(b.rest)), system)
 	return xxhash.Sum64(key)
 }
@@ -195,29 +209,28 @@ func (t *text) addContent(k kind, header string, content []byte) bool {
 	if content[0] != '[' {
 		return false
 	}
-	t.compact = appendCompact(t.compact[:0], content)
-	t.partial = t.partial || hasMedia(t.compact)
-	if k != system && hasCalls(t.compact) {
+	parts := t.compacted(content)
+	t.partial = t.partial || hasMedia(parts)
+	if k != system && hasCalls(parts) {
 		k = map[kind]kind{user: tool, assistant: call}[k]
 	}
-	t.add(k, append([]byte(header), "[]"...), t.compact, leadOf(t.compact))
+	t.add(k, append([]byte(header), "[]"...), parts, leadOf(parts))
 	return true
 }
 
-// addMessage adds an element of messages or input. A message with more than a role
-// and a content goes in as it is.
-func (t *text) addMessage(message []byte) bool {
-	var role, content []byte
+// addMessage adds an element of messages or input, and returns its role and its content. A message with more than
+// these goes in as it is.
+func (t *text) addMessage(message []byte) (role, content []byte, ok bool) {
 	var fields [96]byte
 	header, more := fields[:0], false
 	for m, err := range jsonscan.Members(message) {
 		switch {
 		case err != nil:
-			return false
+			return nil, nil, false
 		case !present(m.Value) || string(m.Key) == "cache_control":
 			continue
 		case string(m.Key) == "role":
-			role, _ = inner(m.Value)
+			role = m.Value
 		case string(m.Key) == "content":
 			content = m.Value
 		case string(m.Key) == "type" && string(m.Value) == `"message"`:
@@ -226,28 +239,40 @@ func (t *text) addMessage(message []byte) bool {
 		}
 		header = append(append(header, m.Key...), ',')
 	}
-	header = append(header, role...)
-	k, known := kinds[string(role)]
+	name, _ := inner(role)
+	header = append(header, name...)
+	k, known := kinds[string(name)]
 	if !known {
 		k = other
 	}
 	if !more && len(content) > 0 && k != other {
-		return t.addContent(k, string(header), content)
+		return role, content, t.addContent(k, string(header), content)
 	}
-	t.compact = appendCompact(t.compact[:0], message)
-	t.partial = t.partial || hasMedia(t.compact)
+	compact := t.compacted(message)
+	t.partial = t.partial || hasMedia(compact)
 	switch {
-	case k == assistant, k == other && isCallItem(t.compact):
+	case k == assistant, k == other && isCallItem(compact):
 		k = call
-	case k == other && bytes.Contains(t.compact, []byte(`"function_call_output"`)):
+	case k == other && bytes.Contains(compact, []byte(`"function_call_output"`)):
 		k = tool
 	}
 	lead, ok := inner(content)
 	if !ok || len(lead) == 0 {
-		lead = t.compact
+		lead = compact
 	}
-	t.add(k, header, t.compact, lead)
-	return true
+	t.add(k, header, compact, lead)
+	return role, content, true
+}
+
+// compacted is what appendCompact makes of a value, until the text is freed: of a partial text until the next.
+func (t *text) compacted(value []byte) []byte {
+	from := len(t.compact)
+	all := appendCompact(t.compact, value)
+	t.compact = all
+	if t.partial { // of which nothing more is compared, and images are long
+		t.compact = all[:from]
+	}
+	return all[from:len(all):len(all)]
 }
 
 // isCallItem reports whether an item of /v1/responses is a call, or what was thought before one.

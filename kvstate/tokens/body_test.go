@@ -191,7 +191,7 @@ func TestRead_ANextTurnBeginsWithTheTurnBefore(t *testing.T) {
 		if !ok1 || !ok2 {
 			t.Fatalf("not read: %s", turns)
 		}
-		if n := common(first.prints, second.prints); int(n) != len(first.prints) || first.sum == second.sum {
+		if n := second.common(printsOf(first)); int(n) != len(first.prints) || first.sum == second.sum {
 			t.Errorf("%s: %d of %d cells shared with the next turn", turns[0], n, len(first.prints))
 		}
 	}

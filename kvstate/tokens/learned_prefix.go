@@ -14,7 +14,7 @@ import (
 // The form is private to this package and may change with its version byte; one
 // of another version is refused. Some 3.5 bytes a token.
 const (
-	learnedPrompt = 0x21 // version 2
+	learnedPrompt = 0x31 // version 3
 	learnedRule   = 0x12 // version 1
 )
 
@@ -34,6 +34,7 @@ func (s *Source) LearnedPrefix(p Prompt, ids []uint32) []byte {
 	if t.partial {
 		return nil
 	}
+	t.printAll()
 	return (&known{text: *t, ids: ids}).encode(nil)
 }
 

@@ -90,7 +90,7 @@ func (m *memory) recallLocked(t *text) claim {
 
 // claimLocked is what one known prompt says of a text.
 func (m *memory) claimLocked(k *known, t *text) claim {
-	shared := common(k.prints, t.prints)
+	shared := t.common(k.prints)
 	if t.sum == k.sum && !t.partial && int(shared) == len(t.prints) && len(k.prints) == len(t.prints) {
 		return claim{ids: k.ids, certain: len(k.ids), cell: shared, complete: true, by: k}
 	}

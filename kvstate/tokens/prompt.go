@@ -74,8 +74,8 @@ type Tokens struct {
 	// Chunks are the keys of the prompt's leading chunks of ChunkBytes bytes of text,
 	// in approximate mode.
 	Chunks []Chunk
-	// Text are the keys of the same chunks beside IDs, in engine mode: equal text may come of
-	// which the tokens are not known, or not in time.
+	// Text are the keys of the same chunks in engine mode, beside IDs: equal text may come of
+	// which the tokens are not known, or not in time; and in learned mode in place of IDs.
 	Text []Chunk
 	// Opening is a hash of the text before the first message of the assistant, which all turns of
 	// a conversation share, in engine and learned mode; 0 where there is none.

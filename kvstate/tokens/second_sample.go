@@ -45,7 +45,7 @@ func (m *memory) takeSecondSampleLocked(k *known) {
 		var best *known
 		most := int32(0)
 		for _, other := range m.index[k.cuts[i].hash] {
-			if n := common(other.prints, k.prints); n > most {
+			if n := k.common(other.prints); n > most {
 				best, most = other, n
 			}
 		}

@@ -113,7 +113,11 @@ func (s *Source) encoded(p *Prompt) (Tokens, bool) {
 
 // remembered is what the memory says.
 func (s *Source) remembered(p *Prompt) (Tokens, bool) {
-	t, ok := p.read()
+	b, ok := takeApart(p)
+	if !ok {
+		return unknown(BadForm)
+	}
+	t, ok := p.readBody(&b)
 	if !ok {
 		return unknown(BadForm)
 	}
@@ -123,9 +127,11 @@ func (s *Source) remembered(p *Prompt) (Tokens, bool) {
 	known.setText(t)
 	reported := p.API != Messages // its answers have no ids at all
 	known.Teaches = !c.complete && !t.partial && reported
-	switch {
-	case len(c.ids) > 0:
+	if len(c.ids) > 0 {
 		return known, true
+	}
+	known.Text = p.chunksOf(&b)
+	switch {
 	case t.partial:
 		known.Unknown = Media
 	case !reported:

@@ -11,8 +11,9 @@ import (
 )
 
 const (
-	cellBytes = 16 // text is compared in cells of so many bytes
-	cutCells  = 64 // within a message every so many cells can be looked up
+	cellBytes = 16                   // text is compared in cells of so many bytes
+	cutCells  = 64                   // within a message every so many cells can be looked up
+	runBytes  = cutCells * cellBytes // of them
 )
 
 // text is a prompt as it is compared with other prompts: hashes only, no text.
@@ -23,6 +24,9 @@ const (
 // and its content, cut into cells of 16 bytes and an end cell. The hash of each cell
 // covers all cells before it, so two prompts share a text prefix exactly as far as
 // they share prints.
+//
+// Of a long content each run of 64 cells is hashed as a whole, and its cells where their
+// prints are asked for: to compare two texts takes those of a few runs.
 type text struct {
 	root    uint64 // of the context
 	family  uint64 // of the context without the tools' text: what rules are kept by
@@ -30,10 +34,11 @@ type text struct {
 	context uint64 // of the context with the system prompt
 	size    int    // bytes of the text, about
 
-	prints []uint32 // of each cell; the upper half of its hash
-	cuts   []cut    // in order of cells
-	turns  []turn   // messages
-	tails  []tail   // tails[i] is what comes after turns[i]
+	prints []uint32  // of each cell, the upper half of its hash, but for those of runs: see print
+	runs   []cellRun // in order of cells
+	cuts   []cut     // in order of cells
+	turns  []turn    // messages
+	tails  []tail    // tails[i] is what comes after turns[i]
 
 	// open texts are prompts of /v1/completions: no message ends them, and the last
 	// cell is whole, so up to 15 bytes at the end are only in the sum.
@@ -44,13 +49,20 @@ type text struct {
 
 	hash    uint64 // of the cells so far
 	scratch []byte // for one cell
-	compact []byte // for one message
+	compact []byte // messages that are not hashed as they stand
 }
 
 // cut is a cell that can be looked up.
 type cut struct {
 	hash uint64
 	cell int32 // cells up to here
+}
+
+// cellRun is 64 cells of a content.
+type cellRun struct {
+	first  int32  // cell
+	before uint64 // hash of the cells before it
+	bytes  []byte // of the content; nil: the prints are made
 }
 
 // turn is one message.
@@ -94,13 +106,16 @@ func (t tails) with(one tail) tails { return t | 1<<one }
 var texts = sync.Pool{New: func() any { return new(text) }}
 
 // free gives a text back for reuse.
-func (t *text) free() { texts.Put(t) }
+func (t *text) free() {
+	clear(t.runs) // which hold the request's body
+	texts.Put(t)
+}
 
 // reset makes t an empty text of a context.
 func (t *text) reset(root, family uint64) {
 	*t = text{
 		root: root, family: family, hash: root,
-		prints: t.prints[:0], cuts: t.cuts[:0], turns: t.turns[:0], tails: t.tails[:0], scratch: t.scratch[:0], compact: t.compact[:0],
+		prints: t.prints[:0], runs: t.runs[:0], cuts: t.cuts[:0], turns: t.turns[:0], tails: t.tails[:0], scratch: t.scratch[:0], compact: t.compact[:0],
 	}
 }
 
@@ -133,19 +148,56 @@ func (t *text) since(i int, k kind) tail {
 	return t.turns[i-1].since.with(k)
 }
 
-// cells hashes the whole cells of content and returns what is left.
+// cells hashes the whole cells of content and returns what is left. The content is kept until the text is freed.
 func (t *text) cells(content []byte) (rest []byte) {
-	h := t.hash
-	for n := 1; len(content) >= cellBytes; n++ {
-		h = cellHash(h, content)
-		t.prints = append(t.prints, uint32(h>>32))
-		if n%cutCells == 0 {
-			t.cuts = append(t.cuts, cut{h, int32(len(t.prints))})
-		}
-		content = content[cellBytes:]
+	for ; len(content) >= runBytes; content = content[runBytes:] {
+		first := len(t.prints)
+		t.runs = append(t.runs, cellRun{int32(first), t.hash, content[:runBytes]})
+		t.prints = slices.Grow(t.prints, cutCells)[:first+cutCells]
+		t.hash = runHash(t.hash, content[:runBytes])
+		t.cuts = append(t.cuts, cut{t.hash, int32(len(t.prints))})
 	}
-	t.hash = h
+	for ; len(content) >= cellBytes; content = content[cellBytes:] {
+		t.hash = cellHash(t.hash, content)
+		t.prints = append(t.prints, uint32(t.hash>>32))
+	}
 	return content
+}
+
+// runHash is the hash of a run and of the cells before it, of which before is the hash.
+func runHash(before uint64, run []byte) uint64 {
+	for ; len(run) >= ChunkBytes; run = run[ChunkBytes:] {
+		before = chunkHash(before, (*[ChunkBytes]byte)(run))
+	}
+	return before
+}
+
+// print is the print of a cell.
+func (t *text) print(cell int) uint32 {
+	i := sort.Search(len(t.runs), func(i int) bool { return int(t.runs[i].first) > cell }) - 1
+	if i >= 0 && t.runs[i].bytes != nil && cell < int(t.runs[i].first)+cutCells {
+		t.printRun(&t.runs[i])
+	}
+	return t.prints[cell]
+}
+
+// printRun makes the prints of a run.
+func (t *text) printRun(r *cellRun) {
+	h := r.before
+	for i := range cutCells {
+		h = cellHash(h, r.bytes[i*cellBytes:])
+		t.prints[int(r.first)+i] = uint32(h >> 32)
+	}
+	r.bytes = nil
+}
+
+// printAll makes all prints.
+func (t *text) printAll() {
+	for i := range t.runs {
+		if t.runs[i].bytes != nil {
+			t.printRun(&t.runs[i])
+		}
+	}
 }
 
 // cellHash is the hash of a whole cell and of those before it, of which before is the hash: in one of the three
@@ -253,16 +305,18 @@ func (t *text) at(cell int32) place {
 	return place{cell, i, t.turns[i].kind, t.turns[i].since, t.tails[i]}
 }
 
-// common is how many leading cells two texts share. Prints cover what is before them,
-// so the first that differs can be found by halves.
-func common(a, b []uint32) int32 {
-	n := min(len(a), len(b))
-	return int32(sort.Search(n, func(i int) bool { return a[i] != b[i] }))
+// common is how many leading cells the text shares with another, of which these are the prints. They cover what is
+// before them, so the first that differs can be found by halves.
+func (t *text) common(prints []uint32) int32 {
+	n := min(len(t.prints), len(prints))
+	return int32(sort.Search(n, func(i int) bool { return t.print(i) != prints[i] }))
 }
 
-// clone is a copy that its caller frees.
+// clone is a copy with all prints.
 func (t *text) clone() text {
+	t.printAll()
 	c := *t
+	c.runs = nil
 	c.prints, c.cuts = slices.Clone(t.prints), slices.Clone(t.cuts)
 	c.turns, c.tails = slices.Clone(t.turns), slices.Clone(t.tails)
 	c.scratch, c.compact = nil, nil
