@@ -256,7 +256,9 @@ func (x *exchange) relay(c *fiber.Ctx, answer *pd.Answer) {
 		x.relayPlain(c, newRelay(x, answer))
 		return
 	}
-	c.Context().SetBodyStream(newRelay(x, answer), -1) // which takes the buffer back when it is closed
+	r := newRelay(x, answer)
+	r.client, _ = x.conn.(*clientConn)
+	c.Context().SetBodyStream(r, -1) // which takes the buffer back when it is closed
 	x.buffer.lend()
 }
 

@@ -139,7 +139,7 @@ type clientConn struct {
 	departure   departure
 	watched     *clientWatch // of who serves the connection; nil until it is watched
 	writeBy     time.Time    // of the writer: the deadline that is set
-	joins       lastChunk    // of the writer
+	gathered    *gathered    // of the writer; nil: what is written goes out
 
 	framing framing
 	fault   *badMessage // with the next byte of the connection; nil while all is well
@@ -184,40 +184,84 @@ func (c *clientConn) refuse(p []byte) (int, error) {
 	return 0, c.fault
 }
 
-// lastChunk says what becomes of the size of a stream's last chunk. fasthttp sends it, closes the stream, and sends
-// the line behind it: two calls, each of which wakes the client.
-type lastChunk uint8
+// gathered is what was written and goes out by one call. A piece of a stream that is longer than fasthttp's buffer
+// would take three, of which the last is the end of a line, and the end of a stream two more: each wakes the client.
+type gathered struct {
+	data []byte
+	// joinsEnd: it waits for the line behind the last chunk; endIsNext: that is what is written next.
+	joinsEnd, endIsNext bool
+}
 
-const (
-	chunksGoOut   lastChunk = iota // as they are written
-	lastIsJoined                   // it waits for the line
-	lastIsWaiting                  // it does now
-)
+// gatheredRoom is how much is gathered, in bytes: what is in fasthttp's buffer, a piece of a usual length, and what
+// stands around it.
+const gatheredRoom = 1<<10 + coalesce + 1<<10
 
+var gatherings = sync.Pool{New: func() any { return &gathered{data: make([]byte, 0, gatheredRoom)} }}
+
+// lastSize is the size of the last chunk: fasthttp writes it, closes the stream, and writes the line behind it.
 var (
 	lastSize  = []byte("0\r\n")
 	lastWhole = []byte("0\r\n\r\n")
 )
 
-// joinLastChunk has the last chunk of the stream under way go out with the line behind it.
-func (c *clientConn) joinLastChunk() { c.joins = lastIsJoined }
+// gather has what is written from now on wait for send.
+func (c *clientConn) gather() {
+	if c.gathered == nil {
+		c.gathered = gatherings.Get().(*gathered)
+	}
+}
 
-// Write writes all of p, but for the size of a last chunk that is joined.
+// joinLastChunk has what is written from now on wait for the line behind the last chunk of the stream.
+func (c *clientConn) joinLastChunk() {
+	c.gather()
+	c.gathered.joinsEnd = true
+}
+
+// send writes what was gathered, if anything was.
+func (c *clientConn) send() (err error) {
+	g := c.gathered
+	if g == nil {
+		return nil
+	}
+	c.gathered = nil
+	if len(g.data) > 0 {
+		_, err = c.write(g.data)
+	}
+	*g = gathered{data: g.data[:0]}
+	gatherings.Put(g)
+	return err
+}
+
+// Write writes all of p, unless it is gathered.
 func (c *clientConn) Write(p []byte) (int, error) {
-	switch {
-	case c.joins == lastIsJoined && bytes.Equal(p, lastSize):
-		c.joins = lastIsWaiting
-		return len(p), nil
-	case c.joins != lastIsWaiting:
+	g := c.gathered
+	if g == nil {
 		return c.write(p)
 	}
-	c.joins = chunksGoOut
-	if bytes.Equal(p, lastWhole[len(lastSize):]) {
-		n, err := c.write(lastWhole)
-		return max(0, n-len(lastSize)), err
+	if len(p) > cap(g.data)-len(g.data) {
+		return c.writeBehind(g, p)
 	}
-	if _, err := c.write(lastSize); err != nil { // the next answer is behind the line
-		return 0, err
+	g.data = append(g.data, p...)
+	if g.endIsNext || g.joinsEnd && bytes.HasSuffix(p, lastWhole) {
+		if err := c.send(); err != nil {
+			return 0, err
+		}
+		return len(p), nil
+	}
+	g.endIsNext = g.joinsEnd && bytes.Equal(p, lastSize)
+	return len(p), nil
+}
+
+// writeBehind writes what is too long to be gathered, and before it what was.
+func (c *clientConn) writeBehind(g *gathered, p []byte) (int, error) {
+	if len(g.data) > 0 {
+		if _, err := c.write(g.data); err != nil {
+			return 0, err
+		}
+		g.data = g.data[:0]
+	}
+	if g.endIsNext {
+		_ = c.send() // of nothing: the stream is over
 	}
 	return c.write(p)
 }

@@ -440,13 +440,16 @@ func (w *writes) Write(p []byte) (int, error) {
 // The size of a joined last chunk goes out with the line behind it, also where the next answer is behind that, and
 // nothing else waits.
 func TestClientConn_JoinsTheLastChunk(t *testing.T) {
+	long := strings.Repeat("a", gatheredRoom)
 	for name, c := range map[string]struct {
 		joined bool
 		say    []string
 		want   []string
 	}{
 		"joined":            {true, []string{"0\r\n", "\r\n", "0\r\n", "\r\n"}, []string{"0\r\n\r\n", "0\r\n", "\r\n"}},
-		"with an answer":    {true, []string{"0\r\n", "\r\nHTTP/1.1 200 OK\r\n", "x"}, []string{"0\r\n", "\r\nHTTP/1.1 200 OK\r\n", "x"}},
+		"with an answer":    {true, []string{"0\r\n", "\r\nHTTP/1.1 200 OK\r\n", "x"}, []string{"0\r\n\r\nHTTP/1.1 200 OK\r\n", "x"}},
+		"behind a piece":    {true, []string{"3\r\n", "abc", "\r\n", "0\r\n", "\r\n", "x"}, []string{"3\r\nabc\r\n0\r\n\r\n", "x"}},
+		"behind a long one": {true, []string{"f\r\n", long, "\r\n", "0\r\n", "\r\n"}, []string{"f\r\n", long, "\r\n0\r\n\r\n"}},
 		"written otherwise": {true, []string{"0\r\n\r\n", "x"}, []string{"0\r\n\r\n", "x"}},
 		"not joined":        {false, []string{"0\r\n", "\r\n"}, []string{"0\r\n", "\r\n"}},
 	} {

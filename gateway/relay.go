@@ -37,6 +37,7 @@ type relay struct {
 	unread  []byte // of what Read has
 	err     error
 	closed  bool
+	client  *clientConn // that fasthttp writes it to in chunks; nil: it is written otherwise
 }
 
 func newRelay(x *exchange, answer *pd.Answer) *relay {
@@ -53,22 +54,36 @@ func newRelay(x *exchange, answer *pd.Answer) *relay {
 func (r *relay) WriteTo(w io.Writer) (n int64, err error) {
 	for {
 		piece, end := r.piece()
+		whole := errors.Is(end, io.EOF)
+		if whole && r.client != nil {
+			r.client.joinLastChunk()
+		}
 		if len(piece) > 0 {
-			m, gone := w.Write(piece)
+			m, gone := r.write(w, piece)
 			if n += int64(m); gone != nil {
 				return n, gone
 			}
 		}
 		switch {
-		case errors.Is(end, io.EOF):
-			if conn, ok := r.x.conn.(*clientConn); ok {
-				conn.joinLastChunk()
-			}
+		case whole:
 			return n, nil
 		case end != nil:
 			return n, end
 		}
 	}
+}
+
+// shortPiece is how long a piece may be, in bytes, that fits fasthttp's buffer beside the head of the answer.
+const shortPiece = 512
+
+// write writes a piece by one call.
+func (r *relay) write(w io.Writer, piece []byte) (n int, err error) {
+	if r.client == nil || len(piece) <= shortPiece || r.client.gathered != nil {
+		return w.Write(piece)
+	}
+	r.client.gather()
+	n, err = w.Write(piece)
+	return n, errors.Join(err, r.client.send())
 }
 
 // SupportsBodyWriteTo lets fasthttp call WriteTo instead of Read: it has no buffer of its own then.
@@ -115,7 +130,7 @@ func (r *relay) fill() {
 			r.end(err)
 			break
 		}
-		if len(r.pending) >= coalesce || len(r.pending) > 0 && !r.stream.Ready() {
+		if len(r.pending) >= coalesce || len(r.pending) > 0 && !r.stream.Ready() && !r.stream.AtEnd() {
 			break
 		}
 	}

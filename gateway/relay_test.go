@@ -32,6 +32,87 @@ func TestRelay_TheEndIsOneWrite(t *testing.T) {
 	}
 }
 
+// A stream that is here as a whole, and its engine's end of it, goes out by one call: also one that is longer than
+// the buffer by which fasthttp writes.
+func TestRelay_AWholeStreamIsOneWrite(t *testing.T) {
+	for _, length := range []int{1, 4000} {
+		text := `data: {"choices":[{"index":0,"text":"` + strings.Repeat("a", length) + `","finish_reason":null}]}` + "\n\n"
+		e := stream()
+		g := run(t, usual(t), func(r *http.Request) (*http.Response, error) {
+			resp, err := e.roundTrip(r)
+			if err == nil && r.Method == http.MethodPost {
+				resp.Body = &endsAtOnce{text: text + streamed}
+			}
+			return resp, err
+		}, alone(t))
+		conn := g.dial()
+		for range 50 {
+			if _, err := fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(ask), ask); err != nil {
+				t.Fatal(err)
+			}
+			piece := make([]byte, 16<<10)
+			n, err := conn.Read(piece)
+			if answer := string(piece[:n]); err != nil || !strings.HasPrefix(answer, "HTTP/1.1 200 OK\r\n") || !strings.HasSuffix(answer, "data: [DONE]\n\n\r\n0\r\n\r\n") {
+				t.Fatalf("first came %q, %v", answer, err)
+			}
+		}
+	}
+}
+
+// A piece that is longer than the buffer by which fasthttp writes goes out by one call while the stream goes on.
+func TestRelay_ALongPieceIsOneWrite(t *testing.T) {
+	says, event := make(chan *io.PipeWriter, 1), `data: {"choices":[{"index":0,"text":"`+strings.Repeat("a", 4000)+`","finish_reason":null}]}`+"\n\n"
+	e := stream()
+	g := run(t, usual(t), func(r *http.Request) (*http.Response, error) {
+		resp, err := e.roundTrip(r)
+		if err == nil && r.Method == http.MethodPost {
+			body, w := io.Pipe()
+			resp.Body = body
+			says <- w
+		}
+		return resp, err
+	}, alone(t))
+	conn := g.dial()
+	for range 50 {
+		if _, err := fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(ask), ask); err != nil {
+			t.Fatal(err)
+		}
+		engine, piece := <-says, make([]byte, 16<<10)
+		for _, begin := range []string{"HTTP/1.1 200 OK\r\n", "fe0\r\n"} {
+			if _, err := io.WriteString(engine, event); err != nil {
+				t.Fatal(err)
+			}
+			n, err := conn.Read(piece)
+			if answer := string(piece[:n]); err != nil || !strings.HasPrefix(answer, begin) || !strings.HasSuffix(answer, "\n\n\r\n") {
+				t.Fatalf("%q..., %v", answer[:min(n, 99)], err)
+			}
+		}
+		if _, err := io.WriteString(engine, streamed); err != nil {
+			t.Fatal(err)
+		}
+		_ = engine.Close()
+		for answer := ""; !strings.HasSuffix(answer, "\r\n0\r\n\r\n"); {
+			n, err := conn.Read(piece)
+			if answer += string(piece[:n]); err != nil {
+				t.Fatalf("%q, %v", answer, err)
+			}
+		}
+	}
+}
+
+// endsAtOnce is a body that says with its last bytes that they are the last.
+type endsAtOnce struct{ text string }
+
+func (e *endsAtOnce) Read(p []byte) (n int, err error) {
+	n = copy(p, e.text)
+	if e.text = e.text[n:]; e.text == "" {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (e *endsAtOnce) Close() error { return nil }
+
 // A stream comes as the engine sends it, without the usage that the client did not ask for,
 // and costs what the engine says.
 func TestRelay_AStream(t *testing.T) {

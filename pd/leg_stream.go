@@ -90,6 +90,9 @@ func (s *legStream) Ready() bool {
 	return len(s.pending) > 0 || !s.ended && s.events.Buffered()
 }
 
+// atEnd reports whether the engine has ended its answer behind the end of the stream.
+func (s *legStream) atEnd() bool { return s.ended && len(s.pending) == 0 && s.events.AtEnd() }
+
 // event reads one event and returns what of it goes to the client.
 func (s *legStream) event() ([]byte, error) {
 	if s.ended {

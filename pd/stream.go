@@ -104,6 +104,10 @@ func (s *Stream) Usage() api.Usage {
 // Ready reports whether another event can be had without waiting.
 func (s *Stream) Ready() bool { return !s.ended && s.leg.Ready() }
 
+// AtEnd reports whether the stream has ended, and its engine's answer with it: Next says so at once, and Close
+// waits for nothing.
+func (s *Stream) AtEnd() bool { return s.behind == nil && (s.ended || s.leg.atEnd()) }
+
 // Close ends the stream, at whatever point it is; one that is closed before its end counts as
 // left by the client. What it holds is given back in this order, each also after a panic in
 // what comes before it:

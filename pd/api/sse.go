@@ -212,6 +212,9 @@ func dataLine(line []byte) ([]byte, bool) {
 // go on without waiting. Part of one, or a comment, would make it wait.
 func (s *EventReader) Buffered() bool { return s.look() }
 
+// AtEnd reports whether it is known that nothing is behind what was returned.
+func (s *EventReader) AtEnd() bool { return s.r == s.w && errors.Is(s.err, io.EOF) }
+
 // Drain reads what is left behind the end marker, which is the body's own end: a
 // connection is reused only when nothing is left on it.
 func (s *EventReader) Drain() { _, _ = io.CopyN(io.Discard, s.from, int64(max(0, 4<<10-(s.w-s.r)))) }
