@@ -105,7 +105,7 @@ func readPrompt(req *pd.Request) error {
 		req.PromptTokens += approximateTokens(len(req.Body.Get(more)))
 	}
 	if !exact {
-		req.Size = sizeOf(req, value)
+		req.Size, req.OnlyText = sizeOf(req, value)
 	}
 	return nil
 }

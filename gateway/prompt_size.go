@@ -12,12 +12,13 @@ import (
 )
 
 // sizeOf is what the length of a prompt is predicted by, see predict.Prompts: a rough count,
-// and which tools and system prompt it shares with others.
-func sizeOf(req *pd.Request, prompt api.Value) predict.Prompt {
-	size := predict.Prompt{Model: req.Model, API: req.Dialect.Name}
+// and which tools and system prompt it shares with others. onlyText: it is a chat whose
+// messages each say a string.
+func sizeOf(req *pd.Request, prompt api.Value) (size predict.Prompt, onlyText bool) {
+	size = predict.Prompt{Model: req.Model, API: req.Dialect.Name}
 	context := xxhash.New()
 	var system api.Value // what the first message says, if it is the system's
-	size.Rough, system = promptTokens(prompt)
+	size.Rough, system, onlyText = promptTokens(prompt)
 	for _, field := range []string{"tools", "system", "instructions"} {
 		value := req.Body.Get(field)
 		if value.Null() {
@@ -42,7 +43,7 @@ func sizeOf(req *pd.Request, prompt api.Value) predict.Prompt {
 		writeContext(context, system)
 	}
 	size.Context = context.Sum64()
-	return size
+	return size, onlyText && req.Dialect == api.Chat
 }
 
 // knownBy is by how much of its beginning a text is known from others of its length, in bytes: one that is longer is a
@@ -58,21 +59,26 @@ func writeContext(context *xxhash.Digest, text api.Value) {
 	_, _ = context.Write(text)
 }
 
-// promptTokens is turnTokens of a prompt, and what its first message says where that is the system's.
-func promptTokens(prompt api.Value) (n int, system api.Value) {
+// promptTokens is turnTokens of a prompt, what its first message says where that is the system's, and whether all
+// of them are objects that say a string.
+func promptTokens(prompt api.Value) (n int, system api.Value, onlyText bool) {
 	if !prompt.IsArray() {
-		return turnTokens(prompt, 0), nil
+		return turnTokens(prompt, 0), nil, false
 	}
 	first := true
+	onlyText = true
 	for message := range prompt.Elements() {
-		if first && message.IsObject() {
-			n, system = messageTokens(message, 1)
-		} else {
-			n += turnTokens(message, 1)
+		if !message.IsObject() {
+			n, onlyText, first = n+turnTokens(message, 1), false, false
+			continue
 		}
-		first = false
+		tokens, said, isSystem := messageTokens(message, 1)
+		if first && isSystem {
+			system = said
+		}
+		n, onlyText, first = n+tokens, onlyText && !said.IsArray(), false
 	}
-	return n, system
+	return n, system, onlyText
 }
 
 // attribution is in a block of some agents' system prompts that differs in each request.
@@ -92,7 +98,7 @@ func turnTokens(value api.Value, depth int) (n int) {
 		return roughTokens(value)
 	}
 	if value.IsObject() {
-		n, _ = messageTokens(value, depth)
+		n, _, _ = messageTokens(value, depth)
 		return n
 	}
 	if value.IsArray() {
@@ -107,18 +113,18 @@ func turnTokens(value api.Value, depth int) (n int) {
 	return roughTokens(value)
 }
 
-// messageTokens is turnTokens of a message, or of a part of one, and the content of one that is the system's. It is
-// walked once for both: a prompt may be one of megabytes.
-func messageTokens(message api.Value, depth int) (n int, system api.Value) {
+// messageTokens is turnTokens of a message, or of a part of one, what it says, and whether that is the system's. It is
+// walked once for all of it: a prompt may be one of megabytes.
+func messageTokens(message api.Value, depth int) (n int, content api.Value, isSystem bool) {
 	n = perTurn
-	var content api.Value
-	isSystem := false
 	for key, value := range message.Members() {
 		switch key {
 		case "role":
 			isSystem = string(value) == `"system"`
 		case "content":
-			content = value
+			if !content.IsArray() { // of two, the one that may be more than text
+				content = value
+			}
 			n += turnTokens(value, depth+1)
 		case "text", "thinking", "reasoning", "summary", "output", "tool_calls", "function":
 			n += turnTokens(value, depth+1)
@@ -128,10 +134,7 @@ func messageTokens(message api.Value, depth int) (n int, system api.Value) {
 			n += perMedium
 		}
 	}
-	if !isSystem {
-		content = nil
-	}
-	return n, content
+	return n, content, isSystem
 }
 
 // predictPrompt is how many tokens the prompt will have, as far as prompts like it have shown.

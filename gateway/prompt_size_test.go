@@ -45,9 +45,34 @@ func TestSystemContent(t *testing.T) {
 		`{"role":"system","content":"s"}`: `"s"`, `{"content":["s"],"role":"system"}`: `["s"]`, `{"role":"system"}`: "",
 		`{"role":"user","content":"s"}`: "", `{"content":"s","role":"user"}`: "", `{"content":"s"}`: "", `{"role":1,"content":"s"}`: "",
 	} {
-		if _, got := messageTokens(api.Value(message), 1); string(got) != want {
+		_, got, isSystem := messageTokens(api.Value(message), 1)
+		if !isSystem {
+			got = nil
+		}
+		if string(got) != want {
 			t.Errorf("%s: %s, want %s", message, got, want)
 		}
+	}
+}
+
+// A chat whose messages each say a string, or nothing, is known to be only text when its length was looked at; of any
+// other the messages are to be looked at.
+func TestParse_OnlyText(t *testing.T) {
+	for body, want := range map[string]bool{
+		`"messages":[{"role":"system","content":"[s]"},{"role":"user","content":"a"}]`:                             true,
+		`"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"x"}]},{"role":"user","content":"a"}]`: true,
+		`"messages":[{"role":"user","content":[{"type":"text","text":"a"}]}]`:                                      false,
+		`"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}],"content":"a"}]`:      false,
+		`"messages":[{"role":"user","content":"a","content":[{"type":"image_url","image_url":{"url":"x"}}]}]`:      false,
+		`"messages":["a"]`: false,
+	} {
+		req, err := parse(api.Chat, []byte(`{"model":"m",`+body+`}`))
+		if err != nil || req.OnlyText != want {
+			t.Errorf("%s: %+v, %v", body, req, err)
+		}
+	}
+	if req, err := parse(api.Responses, []byte(`{"model":"m","input":[{"type":"input_image","image_url":"x"}]}`)); err != nil || req.OnlyText {
+		t.Errorf("%+v, %v", req, err)
 	}
 }
 

@@ -49,7 +49,7 @@ func (f firstTokens) caseOf(req *Request) firsttoken.Case {
 func (f firstTokens) judgeBody(c *firsttoken.Case, req *Request) {
 	m, _ := f.o.Fleet.Model(req.Model)
 	most, _ := req.bound()
-	c.Bounded, c.Field = !asksForNothing(req) && (most > 0 || m.MaxModelLen > 0), transcript.NotFromPrefill(req.Body)
+	c.Bounded, c.Field = !asksForNothing(req) && (most > 0 || m.MaxModelLen > 0), transcript.NotFromPrefill(req.Body, req.OnlyText)
 	c.Stops = firsttoken.Stops(req.Body)
 }
 

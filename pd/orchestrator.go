@@ -159,7 +159,7 @@ func newTranscript(fleet *pools.Fleet, req *Request, byText bool) *transcript.Tr
 // forTranscript is what a transcript needs to know of the request.
 func (r *Request) forTranscript() transcript.Request {
 	most, field := r.bound()
-	return transcript.Request{Dialect: r.Dialect, Body: r.Body, MaxOutput: most, MaxField: field, HideUsage: r.HideUsage}
+	return transcript.Request{Dialect: r.Dialect, Body: r.Body, MaxOutput: most, MaxField: field, HideUsage: r.HideUsage, OnlyText: r.OnlyText}
 }
 
 // defaultCompletionTokens bound a completion that does not say how long it may be (vllm 0.32

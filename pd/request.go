@@ -41,6 +41,8 @@ type Request struct {
 	OutputTokens int
 	// Size is what PromptTokens is predicted by, and what the engine's count teaches of.
 	Size predict.Prompt
+	// OnlyText is set where the prompt's messages were seen to be nothing but text.
+	OnlyText bool
 	// MaxOutput is the bound on the answer in tokens, the client's or its key's, 0
 	// without one, and MaxField the field that it stands in.
 	MaxOutput int

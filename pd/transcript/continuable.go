@@ -48,10 +48,9 @@ var provedFields = []string{
 
 // NotFromPrefill returns the field for which decode has to say the first token of an answer
 // too, "" where there is none: one that is not known to work across the seam behind that
-// token, or that says something else of it.
-func NotFromPrefill(body api.Body) string {
-	for _, key := range body.Keys() {
-		v := body.Get(key)
+// token, or that says something else of it. text says that its messages are known to be only text.
+func NotFromPrefill(body api.Body, text bool) string {
+	for key, v := range body.Fields() {
 		switch {
 		case v.Null() || isOneOf(v, neutralValues[key]) || slices.Contains(provedFields, key):
 		case key == "stream_options":
@@ -75,7 +74,7 @@ func NotFromPrefill(body api.Body) string {
 			return key
 		}
 	}
-	if !onlyText(body) {
+	if !text && !onlyText(body) {
 		return "messages"
 	}
 	return ""
@@ -92,8 +91,7 @@ func onlyUsage(options api.Value) bool {
 // calls, seeds, penalties), what looks back across the seam (stop strings, bad words),
 // and what would show it (logprobs).
 func continuable(body api.Body) bool {
-	for _, key := range body.Keys() {
-		v := body.Get(key)
+	for key, v := range body.Fields() {
 		says := !v.Null() && !isOneOf(v, nothing) && !isOneOf(v, neutralValues[key])
 		if says && !slices.Contains(copiedFields, key) && !slices.Contains(spentFields, key) {
 			return false

@@ -19,6 +19,7 @@ import (
 type packedIDs struct {
 	shared []*idRun // from the beginning
 	rest   []byte
+	count  int // of the ids
 }
 
 // sharedText is how much text of a list, in bytes, is shared as one run: some 1,000 ids. What a stream of a
@@ -26,7 +27,10 @@ type packedIDs struct {
 const sharedText = 6 << 10
 
 // idRun is a part of a list of ids.
-type idRun struct{ packed []byte }
+type idRun struct {
+	packed []byte
+	count  int // of the ids
+}
 
 // runName stands for the text of a run. Clients choose the texts, and one that had the name of another's would
 // let a stream go on behind that one's prompt. So it is a hash under a key of this process that nobody else
@@ -114,16 +118,20 @@ func packIDs(text []byte) (p packedIDs, ok bool) {
 			if !ok {
 				return packedIDs{}, false
 			}
-			r = openRuns.add(name, &idRun{packed})
+			r = openRuns.add(name, &idRun{packed, countIDs(part)})
 		}
 		if p.shared == nil {
 			p.shared = make([]*idRun, 0, len(text)/sharedText)
 		}
-		p.shared, text = append(p.shared, r), text[len(part)+1:]
+		p.shared, p.count, text = append(p.shared, r), p.count+r.count, text[len(part)+1:]
 	}
 	p.rest, ok = pack(text)
+	p.count += countIDs(text)
 	return p, ok
 }
+
+// countIDs is how many ids are in a list that has some.
+func countIDs(text []byte) int { return 1 + bytes.Count(text, []byte{','}) }
 
 // Half a byte is a digit, or one of these.
 const (

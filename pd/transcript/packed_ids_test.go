@@ -20,8 +20,8 @@ func TestPackIDs_AreTheSameIDs(t *testing.T) {
 	for text, want := range map[string]string{
 		"1,2,3": "1,2,3", "0": "0", "127,128,16383,16384,151935": "127,128,16383,16384,151935", "1, 2 ,\n3": "1,2,3", "999999999999999999": "999999999999999999", "1,2,3,4,5,6,7,8,9": "1,2,3,4,5,6,7,8,9", "12345678": "12345678", "0,10,200,3": "0,10,200,3",
 	} {
-		if p, ok := packIDs([]byte(text)); !ok || string(p.appendTo(nil)) != want {
-			t.Errorf("%q is %q", text, p.appendTo(nil))
+		if p, ok := packIDs([]byte(text)); !ok || string(p.appendTo(nil)) != want || p.count != 1+strings.Count(want, ",") {
+			t.Errorf("%q is %d ids, %q", text, p.count, p.appendTo(nil))
 		}
 	}
 	for _, text := range []string{"-1", "1.5", "1,,2", "1,", ",1", "1 2", "a", "1e3", "", "1 2,3", "[1]", "1],[2", "\"1\"", "1;2", "1/2", "1:2", "01", "2,00", "1,2,3,4,5,6,07"} {
@@ -70,6 +70,9 @@ func TestPackIDs_ShareABeginning(t *testing.T) {
 		q, _ := packIDs([]byte(b))
 		if string(p.appendTo(nil)) != a || string(q.appendTo(nil)) != b {
 			t.Errorf("%d ids behind: they are others", rest)
+		}
+		if want := 5*1024 + rest; p.count != want || q.count != want {
+			t.Errorf("%d and %d ids, want %d", p.count, q.count, want)
 		}
 		if len(p.shared) < runs || !slices.Equal(p.shared[:runs], q.shared[:runs]) || len(p.rest) > sharedText {
 			t.Errorf("%d ids behind: %d bytes are not shared", rest, len(p.rest))

@@ -47,6 +47,7 @@ type Request struct {
 	MaxOutput int      // bound on the answer in tokens, 0 without one
 	MaxField  string   // the field that it stands in
 	HideUsage bool     // the client did not ask for the usage chunk
+	OnlyText  bool     // its messages are known to be only text
 }
 
 // New returns the transcript of a stream with one answer, nil where it cannot be
@@ -140,13 +141,8 @@ func (t *Transcript) Record(c *api.Chunk, data []byte) []byte {
 
 // recordChunk keeps what a chunk says of prompt and answer.
 func (t *Transcript) recordChunk(c *api.Chunk) {
-	if ids, n := api.IDList(c.Prompt); n > 0 && t.promptTokens == 0 {
-		t.promptTokens = n
-		packed, ok := t.promptRead, true
-		if !c.PromptRead {
-			packed, ok = packIDs(ids)
-		}
-		t.prompt, t.beyondIDs = packed, t.beyondIDs || !ok
+	if t.promptTokens == 0 && c.Prompt != nil {
+		t.recordPrompt(c)
 	}
 	t.promptRead = packedIDs{}
 	if ids, n := api.IDList(c.IDs); n > 0 {
@@ -171,6 +167,20 @@ func (t *Transcript) recordChunk(c *api.Chunk) {
 	}
 }
 
+// recordPrompt keeps the ids of the prompt, which ReadPrompt may have read before.
+func (t *Transcript) recordPrompt(c *api.Chunk) {
+	if c.PromptRead {
+		t.prompt, t.promptTokens = t.promptRead, t.promptRead.count
+		return
+	}
+	ids, n := api.IDList(c.Prompt)
+	if n == 0 {
+		return
+	}
+	packed, ok := packIDs(ids)
+	t.prompt, t.promptTokens, t.beyondIDs = packed, n, t.beyondIDs || !ok
+}
+
 // NeedsText reports whether the answer may be continued by its text, which goes back to the engine behind what
 // the client said.
 func (t *Transcript) NeedsText() bool { return t.text.allowed }
@@ -178,7 +188,7 @@ func (t *Transcript) NeedsText() bool { return t.text.allowed }
 // DropText lets go of what the client said: rest is the client's body without it. Only where it is not needed.
 func (t *Transcript) DropText(rest api.Body) {
 	if !t.textDropped {
-		t.notOnlyText, t.textDropped = !onlyText(t.req.Body), true
+		t.notOnlyText, t.textDropped = !t.isOnlyText(), true
 		t.req.Body = rest
 	}
 }
@@ -188,7 +198,7 @@ func (t *Transcript) isOnlyText() bool {
 	if t.textDropped {
 		return !t.notOnlyText
 	}
-	return onlyText(t.req.Body)
+	return t.req.OnlyText || onlyText(t.req.Body)
 }
 
 // WithoutIDs reports whether the engine was asked for token ids and reported none.
