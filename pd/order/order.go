@@ -35,6 +35,7 @@ type Order struct {
 	waitingPerServer float64     // scratch of Next: other waiting requests for each prefill server
 	free             []int       // scratch of Next: prefill servers about to be free
 	busy             []int       // scratch of Next: those that are not
+	isFree           []bool      // scratch of Next: by prefill server, whether it is about to be free
 	awaitedWork      []float64   // scratch of Next: by prefill server, the prefills of the requests that go first and wait for it
 	beginsIn         []float64   // scratch of Next: by prefill server, that and the work ahead of it
 	soonest          float64     // scratch of Next: at most the least of beginsIn of the busy ones
@@ -42,6 +43,7 @@ type Order struct {
 	least            float64     // scratch of Next: the rank of the best so far
 	mostKVRoom       int         // scratch of Next: the most that any decode server has
 	fastestDecode    DecodeState // scratch of Next: no decode server is faster
+	decode           int         // scratch of Next: the best decode server of a free prefill server; -1: none was found
 }
 
 // Config are the settings of an Order.

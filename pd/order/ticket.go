@@ -57,6 +57,8 @@ type Ticket struct {
 	leastStreamDelay    float64       // the least that it costs a stream of a decode server, in seconds
 	awaited             pairCost      // the pair, not free, that it was seen to wait for
 	onPrefill           []prefillCost // by prefill server
+	behind              []float64     // by prefill server, at behindPrice: see behindAt
+	behindPrice         float64       // NaN: it was not asked since the costs changed
 	only                int           // the only prefill server that it may have; -1: it may have several, or none
 
 	// Latest is the moment by which its prefill must begin, else it is not worth it; 0 is
@@ -172,7 +174,7 @@ func (t *Ticket) exceeds(kvRoom int) bool { return !t.Begun && t.Tokens > kvRoom
 // derive writes what follows from the costs alone.
 func (t *Ticket) derive(links *LinkTable) {
 	isOfOthers := t.awaited.Prefill >= len(t.Prefill) || t.awaited.Decode >= len(t.Missing) || len(t.onPrefill) != len(t.Prefill)
-	t.followed = t.followed || t.Follows
+	t.followed, t.behindPrice = t.followed || t.Follows, math.NaN()
 	t.onPrefill = sized(t.onPrefill, len(t.Prefill))
 	t.leastPrefill, t.leastTTFT = math.Inf(1), math.Inf(1)
 	several := false
@@ -242,6 +244,21 @@ func (t *Ticket) costOfPair(pair Pair) pairCost {
 		Pair: pair, onPrefill: t.onPrefill[pair.Prefill], work: t.Batched(t.Prefill[pair.Prefill]),
 		missing: t.Missing[pair.Decode], decodeReady: at(t.DecodeReady, pair.Decode),
 	}
+}
+
+// behindAt is less than a pair with each prefill server costs a request at a price (Weights.Price), behind
+// the work ahead of that server, the second leg and decode's part left out. It is kept until its costs
+// change: while many wait the price is the same at each look.
+func (t *Ticket) behindAt(price float64) []float64 {
+	if t.behindPrice == price {
+		return t.behind
+	}
+	t.behind, t.behindPrice = sized(t.behind, len(t.onPrefill)), price
+	for p := range t.onPrefill {
+		on := &t.onPrefill[p]
+		t.behind[p] = on.ready + on.prefill + on.delayToOthers(price) + on.mismatch + on.leastTransfer - rounding
+	}
+	return t.behind
 }
 
 // streamDelay is what its prefill on a decode server costs each stream there, in seconds.

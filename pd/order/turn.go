@@ -124,10 +124,14 @@ func (o *Order) prepare(s *Servers) {
 		o.declinedFor, o.isDeclinedFor = make([]float64, len(s.Prefill)), make([]bool, len(s.Prefill))
 	}
 	o.addRest(s)
+	o.isFree, o.decode = sized(o.isFree, len(s.Prefill)), -1
+	ahead := o.cfg.Ahead.Seconds()
 	for p := range s.Prefill {
-		switch state := &s.Prefill[p]; {
+		state := &s.Prefill[p]
+		o.isFree[p] = state.isFree(ahead)
+		switch {
 		case state.Excluded:
-		case o.isFree(state):
+		case o.isFree[p]:
 			o.free = append(o.free, p)
 			if state.rest > 0 { // not to those that follow what is left there
 				o.busy = append(o.busy, p)
@@ -170,21 +174,27 @@ func (p *PrefillState) addRest(t *Ticket, number int) {
 
 // isFreeTo says whether a prefill server is about to be free for a request.
 func (o *Order) isFreeTo(t *Ticket, p int, s *Servers) bool {
-	return o.isFree(&s.Prefill[p]) && !t.awaitsRest(p, &s.Prefill[p])
+	return o.isFree[p] && !t.awaitsRest(p, &s.Prefill[p])
 }
 
 // mayAnyGo says whether any request could go: a prefill server is about to be free, or a decode
 // server that has hardly any prompts ahead may compute another one.
 func (o *Order) mayAnyGo(s *Servers) bool {
-	return len(o.free) > 0 || slices.ContainsFunc(s.Decode, func(d DecodeState) bool {
-		return !d.Excluded && d.Ahead <= o.cfg.Ahead.Seconds()
-	})
+	if len(o.free) > 0 {
+		return true
+	}
+	ahead := o.cfg.Ahead.Seconds()
+	for d := range s.Decode {
+		if state := &s.Decode[d]; !state.Excluded && state.Ahead <= ahead {
+			return true
+		}
+	}
+	return false
 }
 
-// isFree says whether a prefill server is about to be free, or to begin a step that another prompt
-// is welcome in: all in it share what a step takes whatever is in it.
-func (o *Order) isFree(p *PrefillState) bool {
-	ahead := o.cfg.Ahead.Seconds()
+// isFree says whether a prefill server is about to be free, with at most so many seconds of work, or to
+// begin a step that another prompt is welcome in: all in it share what a step takes whatever is in it.
+func (p *PrefillState) isFree(ahead float64) bool {
 	return p.Ahead <= ahead || p.Ahead-p.Forming <= ahead && p.Forming < p.StepWork
 }
 
@@ -331,6 +341,9 @@ func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
 		o.recordAwaited(t, s)
 		return Pair{}, false
 	}
+	if o.goesBehindBest(t, s) {
+		return Pair{}, false
+	}
 	pair, cost := o.bestFree(t, s)
 	switch {
 	case math.IsInf(cost, 1):
@@ -350,6 +363,38 @@ func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
 	}
 	o.recordAwaited(t, s)
 	return Pair{}, false
+}
+
+// goesBehindBest reports whether it is certain that a request may go to a free prefill server, and
+// would go behind the best so far wherever that is: then its pair need not be found. Behind a request
+// for which its free server is not the best of all stand many others that could go there.
+func (o *Order) goesBehindBest(t *Ticket, s *Servers) bool {
+	if math.IsInf(o.least, 1) || o.decode < 0 || !s.fits(t, &s.Decode[o.decode]) {
+		return false
+	}
+	price, most := o.price(t), math.Inf(1)
+	for _, p := range o.free {
+		if t.awaitsRest(p, &s.Prefill[p]) {
+			continue
+		}
+		if t.rankOn(p) < o.least {
+			return false
+		}
+		if o.decode != s.Prefill[p].Self {
+			pair := pairCost{Pair: Pair{p, o.decode}, onPrefill: t.onPrefill[p], missing: t.Missing[o.decode], decodeReady: at(t.DecodeReady, o.decode)}
+			most = min(most, s.pairCost(t, &pair, price))
+		}
+	}
+	if math.IsInf(most, 1) || !(most <= o.leastAggregated(t)) {
+		return false
+	}
+	behind, limit := t.behindAt(price), most-s.HandOff-o.fastestDecode.leastCost(t)
+	for _, p := range o.busy {
+		if o.beginsIn[p]+behind[p] < limit {
+			return false
+		}
+	}
+	return true
 }
 
 // followShare is the part of its wait within which a request that follows another one must get its
@@ -464,7 +509,7 @@ func (o *Order) bestFreePair(t *Ticket, s *Servers) (pair Pair, least float64) {
 			continue
 		}
 		if d, cost := s.bestFrom(t, p, &t.onPrefill[p], price, least); cost < least {
-			pair, least = Pair{p, d}, cost
+			pair, least, o.decode = Pair{p, d}, cost, d
 		}
 	}
 	return pair, least
@@ -482,9 +527,9 @@ func (o *Order) isBusyPairBetter(t *Ticket, s *Servers, limit float64) (found bo
 		return false
 	}
 	o.soonest = o.soonestBegin()
-	best := Pair{}
+	best, behind := Pair{}, t.behindAt(price)
 	for _, p := range o.busy {
-		if o.beginsIn[p]+least >= limit {
+		if o.beginsIn[p]+behind[p] >= limit-s.HandOff-decoding {
 			continue // it need not be priced
 		}
 		if o.isFreeTo(t, p, s) {

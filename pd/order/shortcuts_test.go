@@ -1,0 +1,228 @@
+package order
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// plainNext is Next without the shortcuts that leave out a search: each request that may go is given its
+// pair, and each busy server is priced.
+func plainNext(o *Order, s *Servers) (Turn, bool) {
+	o.prepare(s)
+	may := func(t *Ticket, _ float64) (Pair, bool) {
+		if t.exceeds(o.mostKVRoom) {
+			return Pair{}, false
+		}
+		return o.plainMayGo(t, s)
+	}
+	oldest := o.scanWaiting(s.Now)
+	o.least = math.Inf(1)
+	if !o.mayAnyGo(s) {
+		return Turn{}, false
+	}
+	turn, ok := o.overdue(oldest.overdue, may)
+	if !ok {
+		o.reserveKVRoom(oldest.lacksKVRoom, s)
+		turn, ok = o.shortestFirst(may)
+	}
+	if ok {
+		o.recordTurn(&turn)
+	}
+	return turn, ok
+}
+
+func (o *Order) plainMayGo(t *Ticket, s *Servers) (Pair, bool) {
+	awaited := o.awaitedCost(t, s)
+	t.leaves = false
+	if o.prefersAwaited(t, s, awaited) {
+		o.recordAwaited(t, s)
+		return Pair{}, false
+	}
+	pair, cost := o.bestFree(t, s)
+	switch {
+	case math.IsInf(cost, 1):
+		if !math.IsInf(awaited, 1) {
+			o.recordAwaited(t, s)
+		}
+		return Pair{}, false
+	case !(awaited < cost) && !o.plainBusyPairIsBetter(t, s, cost):
+		return pair, true
+	case !t.followed && s.firstStep(t, pair) <= t.declined:
+		t.leaves = true
+		return pair, true
+	}
+	if pair, cost = o.bestFreePair(t, s); !math.IsInf(cost, 1) && s.firstStep(t, pair)+o.delayToWaiting(t, pair.Prefill) <= o.patience(t, s) {
+		t.leaves = true
+		return pair, true
+	}
+	o.recordAwaited(t, s)
+	return Pair{}, false
+}
+
+func (o *Order) plainBusyPairIsBetter(t *Ticket, s *Servers, limit float64) (found bool) {
+	price, best := o.price(t), Pair{}
+	for _, p := range o.busy {
+		if o.isFreeTo(t, p, s) {
+			continue
+		}
+		hold := o.awaitedWork[p]
+		if d, cost := s.bestFrom(t, p, &t.onPrefill[p], price, limit-hold); hold+cost < limit {
+			best, limit, found = Pair{p, d}, hold+cost, true
+		}
+	}
+	if found {
+		t.awaited = t.costOfPair(best)
+	}
+	return found
+}
+
+// crowd is an order before servers of which some hold what most prompts begin with: the requests that
+// wait for those make others stand behind a free server that is not their best.
+type crowd struct {
+	o       *Order
+	s       *Servers
+	tickets []*Ticket
+}
+
+func newCrowd(rng *rand.Rand) *crowd {
+	prefills, decodes := 2+rng.IntN(6), 1+rng.IntN(4)
+	c := &crowd{o: New(DefaultConfig()), s: &Servers{Gate: true, HandOff: 0.002, Links: NewLinkTable(prefills, decodes), Prefill: make([]PrefillState, prefills), Decode: make([]DecodeState, decodes)}}
+	for i := range c.s.Links.Latency {
+		c.s.Links.Latency[i], c.s.Links.SecondsPerByte[i] = 0.002*rng.Float64(), 1e-10*(1+rng.Float64())
+	}
+	for p := range c.s.Prefill {
+		c.s.Prefill[p].Self = -1
+		if rng.IntN(8) == 0 {
+			c.s.Prefill[p].Self, c.s.Prefill[p].Stalls = rng.IntN(decodes), rng.IntN(3)
+		}
+	}
+	return c
+}
+
+// change moves the time on, and the servers and some costs with it.
+func (c *crowd) change(rng *rand.Rand) {
+	c.s.Now += time.Duration(rng.IntN(2000)) * time.Millisecond
+	c.s.Start = Pair{rng.IntN(len(c.s.Prefill)), rng.IntN(len(c.s.Decode))}
+	for p := range c.s.Prefill {
+		state := &c.s.Prefill[p]
+		state.Ahead = []float64{0, 0, 0.03, 0.3, 1, 3}[rng.IntN(6)]
+		state.Rest, state.Sending = 0, []float64{0, 0, 1}[rng.IntN(3)]
+		if rng.IntN(6) == 0 {
+			state.Rest = rng.Float64()
+		}
+		state.Excluded = rng.IntN(12) == 0
+	}
+	for d := range c.s.Decode {
+		c.s.Decode[d] = DecodeState{
+			Ahead: []float64{0, 0.04, 0.5}[rng.IntN(3)], Step: 0.02 + 0.01*rng.Float64(), PerToken: 1e-8, Used: 100_000, Running: rng.IntN(20),
+			KVRoom: 10_000 + rng.IntN(40_000), Excluded: rng.IntN(12) == 0, GoesOn: rng.IntN(2) == 0,
+		}
+	}
+	for range rng.IntN(6) {
+		c.arrive(rng)
+	}
+	for _, t := range c.tickets {
+		if rng.IntN(8) == 0 {
+			c.price(rng, t)
+			c.o.Update(t, c.s.Links)
+		}
+	}
+}
+
+func (c *crowd) arrive(rng *rand.Rand) {
+	t := &Ticket{
+		ID: int64(len(c.tickets)) + c.s.Now.Milliseconds()<<8, Arrived: c.s.Now, Output: 300, Tokens: 1000 + rng.IntN(20_000), TTFT: []float64{0, 0, 5}[rng.IntN(3)],
+		Weights: []Objective{Latency, Latency, Throughput}[rng.IntN(3)].Weights(), Class: rng.IntN(5) / 4, Tenant: []string{"", "", "a"}[rng.IntN(3)],
+	}
+	c.price(rng, t)
+	c.o.Add(t, c.s.Links)
+	c.tickets = append(c.tickets, t)
+}
+
+// price lets the servers with low numbers hold more of the prompt than the others.
+func (c *crowd) price(rng *rand.Rand, t *Ticket) {
+	whole := float64(t.Tokens) * 1e-4
+	t.Resize(len(c.s.Prefill), len(c.s.Decode))
+	t.Follows = false
+	for p := range t.Prefill {
+		seconds := whole
+		if p < 2 && rng.IntN(4) > 0 {
+			seconds *= 0.3 + 0.3*float64(p)
+		}
+		t.Prefill[p], t.Reference[p], t.FollowsOn[p] = seconds, seconds, rng.IntN(10) == 0
+		t.Follows = t.Follows || t.FollowsOn[p]
+	}
+	for d := range t.Missing {
+		t.Missing[d], t.Aggregated[d], t.Stall[d] = float64(t.Tokens)*1e5, math.Inf(1), 0
+		if rng.IntN(4) == 0 {
+			t.Aggregated[d] = whole
+		}
+	}
+}
+
+// copied is the same crowd in memory of its own.
+func (c *crowd) copied() *crowd {
+	servers, order := *c.s, *c.o
+	servers.Prefill, servers.Decode = slices.Clone(c.s.Prefill), slices.Clone(c.s.Decode)
+	order.declinedFor, order.isDeclinedFor = slices.Clone(c.o.declinedFor), slices.Clone(c.o.isDeclinedFor)
+	order.free, order.busy, order.isFree, order.awaitedWork, order.beginsIn, order.moved = nil, nil, nil, nil, nil, nil
+	order.queues = tenantQueues{of: make(map[queueKey]*tenantQueue)}
+	to := &crowd{s: &servers, o: &order}
+	of := make(map[*Ticket]*Ticket)
+	for _, t := range c.tickets {
+		ticket := *t
+		ticket.behind = slices.Clone(t.behind)
+		of[t] = &ticket
+		to.tickets = append(to.tickets, &ticket)
+	}
+	for _, q := range c.o.queues.sorted {
+		queue := &tenantQueue{queueKey: q.queueKey, served: q.served}
+		for _, t := range q.waiting {
+			queue.waiting = append(queue.waiting, of[t])
+		}
+		order.queues.sorted = append(order.queues.sorted, queue)
+		order.queues.of[q.queueKey] = queue
+	}
+	return to
+}
+
+// What is left out of a look changes nothing: neither which request goes, nor where, nor what is
+// remembered of those that wait.
+func TestOrder_ShortcutsChangeNothing(t *testing.T) {
+	went, left := 0, 0
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		c := newCrowd(rng)
+		for range 40 {
+			c.change(rng)
+			if c.o.Len() == 0 {
+				continue
+			}
+			plain := c.copied()
+			want, wants := plainNext(plain.o, plain.s)
+			got, goes := c.o.Next(c.s)
+			if goes != wants || goes && (got.Ticket.ID != want.Ticket.ID || got.Pair != want.Pair || got.Overdue != want.Overdue || got.Ticket.leaves != want.Ticket.leaves) {
+				t.Fatalf("seed %d: %+v (%v), plainly %+v (%v)", seed, got, goes, want, wants)
+			}
+			for i, k := range c.tickets {
+				if p := plain.tickets[i]; k.awaited != p.awaited || k.isDeclining != p.isDeclining || k.declined != p.declined || k.late != p.late {
+					t.Fatalf("seed %d: request %d awaits %+v (leaves one free: %v), plainly %+v (%v)", seed, k.ID, k.awaited, k.isDeclining, p.awaited, p.isDeclining)
+				}
+			}
+			if !slices.Equal(c.o.awaitedWork, plain.o.awaitedWork) || !slices.Equal(c.o.isDeclinedFor, plain.o.isDeclinedFor) || !slices.Equal(c.o.declinedFor, plain.o.declinedFor) {
+				t.Fatalf("seed %d: work that waits %v, plainly %v", seed, c.o.awaitedWork, plain.o.awaitedWork)
+			}
+			left += c.o.Len()
+			if goes {
+				went++
+				c.tickets = slices.DeleteFunc(c.tickets, func(k *Ticket) bool { return k == got.Ticket })
+			}
+		}
+	}
+	if went < 1000 || left < 1000 {
+		t.Fatalf("%d went and %d waited: too few to say anything", went, left)
+	}
+}
