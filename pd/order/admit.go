@@ -48,15 +48,19 @@ func (o *Order) Admit(t *Ticket, s *Servers, f Forecast) (hold time.Duration, ga
 	all := func(seconds float64, _ int) float64 { return seconds }
 	predicted, supported := newBacklog(s, o.rate.ratio(), all), newBacklog(s, o.rate.ratio(), f.supported)
 	inAll, before, behind := 0.0, 0.0, false // work of which is supported: before
-	newcomer, own := newcomer{Ticket: t}, f.supportedWork(t)
+	newcomer, own, firstLatest := newcomer{Ticket: t}, f.supportedWork(t), time.Duration(math.MaxInt64)
 	for q, w := range o.served {
 		work := f.supportedWork(w)
+		firstLatest = min(firstLatest, w.latest())
 		switch {
 		case w == t:
 			hold, behind = predicted.startsIn(inAll), true
 			if s.Now+f.Margin(supported.startsIn(before)) > t.latest() {
 				o.Remove(t)
 				return hold, nil, false
+			}
+			if s.Now+supported.startsIn(o.mostWork()) <= o.firstLatest {
+				return hold, nil, true // nobody behind it is late
 			}
 			newcomer.work = q.work()
 		case behind && s.Now+supported.startsIn(before) > w.latest() && s.Now+supported.startsIn(before-own) <= w.latest():
@@ -70,11 +74,16 @@ func (o *Order) Admit(t *Ticket, s *Servers, f Forecast) (hold time.Duration, ga
 		inAll += w.leastWork
 		before += work
 	}
+	o.work, o.firstLatest = inAll, firstLatest
 	for _, w := range gaveWay {
 		o.Remove(w)
+		o.work += w.leastWork // it is not in the sum
 	}
 	return hold, gaveWay, true
 }
+
+// mostWork is at least the seconds of prefill that wait, by more than sums differ by their order.
+func (o *Order) mostWork() float64 { return o.work + 1e-9*math.Abs(o.work) + rounding }
 
 // newcomer is a request for which others may have to give way.
 type newcomer struct {
@@ -122,6 +131,14 @@ func (o *Order) served(yield func(*tenantQueue, *Ticket) bool) {
 // The first request of each queue comes as the queues are sorted, so that many tenants with
 // one request cost no more than one with many.
 func serveInTurn(beside []*tenantQueue, yield func(*tenantQueue, *Ticket) bool) bool {
+	if len(beside) == 1 {
+		for _, t := range beside[0].waiting {
+			if !yield(beside[0], t) {
+				return false
+			}
+		}
+		return true
+	}
 	var again furtherTurns
 	for first := 0; first < len(beside) || len(again) > 0; {
 		if first < len(beside) && (len(again) == 0 || beside[first].served < again[0].served) {
@@ -214,7 +231,7 @@ type backlog struct {
 }
 
 func newBacklog(s *Servers, pace float64, supported func(seconds float64, works int) float64) *backlog {
-	b := &backlog{pace: pace}
+	b := &backlog{pace: pace, ahead: make([]float64, 0, len(s.Prefill)), filling: make([]float64, 0, len(s.Prefill))}
 	for seconds, works := range s.eachWorkAhead {
 		b.ahead = append(b.ahead, supported(seconds, works))
 	}

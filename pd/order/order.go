@@ -2,6 +2,7 @@ package order
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"time"
 )
@@ -19,10 +20,12 @@ type Order struct {
 	cfg           Config
 	queues        tenantQueues
 	size          int
-	begun         []*Ticket   // of those that wait: Ticket.Begun
-	overdueCredit float64     // overdue requests that may go
-	turn          int         // of the ticket to price again next
-	rate          serviceRate // of the requests that go
+	work          float64       // seconds of prefill that wait, as Ticket.leastWork, but for rounding
+	firstLatest   time.Duration // none that waits has an earlier Ticket.Latest
+	begun         []*Ticket     // of those that wait: Ticket.Begun
+	overdueCredit float64       // overdue requests that may go
+	turn          int           // of the ticket to price again next
+	rate          serviceRate   // of the requests that go
 
 	// declinedFor is, by prefill server, the seconds for which requests have waited for it and
 	// left a free one, since one of them went elsewhere, however many they were; isDeclinedFor
@@ -103,8 +106,12 @@ func (o *Order) Add(t *Ticket, links *LinkTable) {
 
 // enqueue lets a request wait that may have waited before.
 func (o *Order) enqueue(t *Ticket) {
+	if o.size == 0 {
+		o.work, o.firstLatest = 0, math.MaxInt64
+	}
 	o.queues.add(t)
 	o.size++
+	o.work, o.firstLatest = o.work+t.leastWork, min(o.firstLatest, t.latest())
 	if t.Begun {
 		o.begun = append(o.begun, t)
 	}
@@ -112,7 +119,9 @@ func (o *Order) enqueue(t *Ticket) {
 
 // Update puts a waiting request in its new place after its costs or the links have changed.
 func (o *Order) Update(t *Ticket, links *LinkTable) {
+	work := t.leastWork
 	t.derive(links)
+	o.work += t.leastWork - work
 	if rank := o.rank(t); rank != t.rank {
 		o.queues.move(t, rank)
 	}
@@ -124,6 +133,7 @@ func (o *Order) Remove(t *Ticket) bool {
 		return false
 	}
 	o.size--
+	o.work -= t.leastWork
 	if t.Begun {
 		o.begun = slices.DeleteFunc(o.begun, func(b *Ticket) bool { return b == t })
 	}

@@ -85,6 +85,7 @@ type crowd struct {
 	o       *Order
 	s       *Servers
 	tickets []*Ticket
+	ids     int64
 }
 
 func newCrowd(rng *rand.Rand) *crowd {
@@ -133,13 +134,20 @@ func (c *crowd) change(rng *rand.Rand) {
 }
 
 func (c *crowd) arrive(rng *rand.Rand) {
+	t := c.newcomer(rng)
+	c.o.Add(t, c.s.Links)
+	c.tickets = append(c.tickets, t)
+}
+
+// newcomer is a request that does not wait yet.
+func (c *crowd) newcomer(rng *rand.Rand) *Ticket {
+	c.ids++
 	t := &Ticket{
-		ID: int64(len(c.tickets)) + c.s.Now.Milliseconds()<<8, Arrived: c.s.Now, Output: 300, Tokens: 1000 + rng.IntN(20_000), TTFT: []float64{0, 0, 5}[rng.IntN(3)],
+		ID: c.ids, Arrived: c.s.Now, Output: 300, Tokens: 1000 + rng.IntN(20_000), TTFT: []float64{0, 0, 5}[rng.IntN(3)],
 		Weights: []Objective{Latency, Latency, Throughput}[rng.IntN(3)].Weights(), Class: rng.IntN(5) / 4, Tenant: []string{"", "", "a"}[rng.IntN(3)],
 	}
 	c.price(rng, t)
-	c.o.Add(t, c.s.Links)
-	c.tickets = append(c.tickets, t)
+	return t
 }
 
 // price lets the servers with low numbers hold more of the prompt than the others.
@@ -161,6 +169,14 @@ func (c *crowd) price(rng *rand.Rand, t *Ticket) {
 			t.Aggregated[d] = whole
 		}
 	}
+}
+
+// work is the seconds of prefill that wait.
+func (c *crowd) work() (seconds float64) {
+	for _, t := range c.o.All(nil) {
+		seconds += t.leastWork
+	}
+	return seconds
 }
 
 // copied is the same crowd in memory of its own.
@@ -187,6 +203,46 @@ func (c *crowd) copied() *crowd {
 		order.queues.of[q.queueKey] = queue
 	}
 	return to
+}
+
+// Where nobody can be late a newcomer is let in without a look at those behind it: that lets in, and
+// sends away, whom a look at all of them does.
+func TestAdmit_LooksBehindTheNewcomerWhereSomeoneCouldBeLate(t *testing.T) {
+	let, displaced, refused := 0, 0, 0
+	for seed := range uint64(300) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		c := newCrowd(rng)
+		patience := []time.Duration{time.Second, 10 * time.Second, time.Minute}[rng.IntN(3)]
+		for range 40 {
+			c.change(rng)
+			k := c.newcomer(rng)
+			k.Latest = c.s.Now + time.Duration(rng.Int64N(int64(patience)))
+			forecast := Forecast{Margin: func(in time.Duration) time.Duration { return in }, Supported: func(seconds float64, _ int) float64 { return min(seconds, 0.5) }}
+			plain, plainly := c.copied(), *k
+			plain.o.firstLatest = math.MinInt64 // whoever waits may be late
+			wantIn, wantGone, want := plain.o.Admit(&plainly, plain.s, forecast)
+			in, gone, ok := c.o.Admit(k, c.s, forecast)
+			if ok != want || in != wantIn || !slices.EqualFunc(gone, wantGone, func(a, b *Ticket) bool { return a.ID == b.ID }) {
+				t.Fatalf("seed %d: let in %v in %v, sent away %d; a look at all: %v in %v, %d", seed, ok, in, len(gone), want, wantIn, len(wantGone))
+			}
+			if sum := c.work(); math.Abs(sum-c.o.work) > rounding {
+				t.Fatalf("seed %d: %g s of prefill wait, kept is %g", seed, sum, c.o.work)
+			}
+			if displaced += len(gone); !ok {
+				refused++
+			} else {
+				let++
+				c.tickets = append(c.tickets, k)
+			}
+			c.tickets = slices.DeleteFunc(c.tickets, func(k *Ticket) bool { return slices.Contains(gone, k) })
+			if turn, goes := c.o.Next(c.s); goes {
+				c.tickets = slices.DeleteFunc(c.tickets, func(k *Ticket) bool { return k == turn.Ticket })
+			}
+		}
+	}
+	if let < 1000 || displaced < 50 || refused < 100 {
+		t.Fatalf("%d let in, %d sent away, %d refused: too few to say anything", let, displaced, refused)
+	}
 }
 
 // What is left out of a look changes nothing: neither which request goes, nor where, nor what is
