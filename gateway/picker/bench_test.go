@@ -118,7 +118,7 @@ func BenchmarkPick220KBWithoutGRPC(b *testing.B) {
 			var took, used []time.Duration
 			for i := 0; b.Loop(); i++ {
 				prompt := prompts[i/2%len(prompts)]
-				e, err := f.gateway.BeginPick(context.Background(), http.MethodPost, chatPath, headers(benchHead(prompt).GetRequestHeaders().GetHeaders().GetHeaders()), shown(fullDuplex))
+				e, err := f.gateway.BeginPick(context.Background(), http.MethodPost, chatPath, headersOf(benchHead(prompt).GetRequestHeaders().GetHeaders()), shown(fullDuplex))
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -189,13 +189,13 @@ func (e *echo) Process(stream extproc.ExternalProcessor_ProcessServer) error {
 		switch {
 		case m.other.GetProtocolConfig().GetRequestBodyMode() == buffered:
 			keeps, err = true, stream.SendMsg(showBody)
-		case m.other.GetResponseHeaders() != nil:
+		case m.head && m.ofAnswer:
 			err = stream.SendMsg(answerHead)
 		case m.ofAnswer:
 			*piece = newPiece{field: newAnswerBody, parts: m.parts, end: m.end}
 			err = stream.SendMsg(piece)
 		case m.piece && keeps:
-			err = stream.Send(afterBody(toServers([]string{"10.0.0.1:8000"}, nil, steering), nil))
+			err = stream.SendMsg(headOfEcho.encode(newRequestBody, nil))
 		case m.piece:
 			for _, part := range m.parts {
 				*body = append(*body, part...)
@@ -211,9 +211,11 @@ func (e *echo) Process(stream extproc.ExternalProcessor_ProcessServer) error {
 	}
 }
 
+var headOfEcho = newHead{addresses: []string{"10.0.0.1:8000"}, remove: steering}
+
 // giveBack sends a request to a server as it came.
 func giveBack(stream extproc.ExternalProcessor_ProcessServer, body []byte) error {
-	err := stream.Send(toServers([]string{"10.0.0.1:8000"}, nil, steering))
+	err := stream.SendMsg(headOfEcho.encode(newRequestHead, nil))
 	for _, piece := range requestPieces(heldBody{}, slices.Values([][]byte{body}), true) {
 		if err == nil {
 			err = stream.SendMsg(piece)

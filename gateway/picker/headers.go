@@ -2,6 +2,7 @@ package picker
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -28,17 +29,32 @@ var steering = []string{
 	"x-kv-cache-source-host-port", "x-llm-d-dp-winning-ranks",
 }
 
+// steeringAndCoding are the headers that a request to a server does not have: its body goes there decoded.
+var steeringAndCoding = append(slices.Clone(steering), "content-encoding")
+
 // headers are those of a message, as Envoy sends them: names in lower case.
-type headers []*corev3.HeaderValue
+type headers []headerField
+
+type headerField struct{ name, value string }
+
+// headersOf are the headers of protobuf's message.
+func headersOf(list *corev3.HeaderMap) headers {
+	h := make(headers, 0, len(list.GetHeaders()))
+	for _, header := range list.GetHeaders() {
+		value := header.GetValue()
+		if raw := header.GetRawValue(); len(raw) > 0 {
+			value = string(raw)
+		}
+		h = append(h, headerField{header.GetKey(), value})
+	}
+	return h
+}
 
 // Get returns the first value of a header.
 func (h headers) Get(name string, or ...string) string {
-	for _, header := range h {
-		if len(header.GetKey()) == len(name) && strings.EqualFold(header.GetKey(), name) {
-			if raw := header.GetRawValue(); len(raw) > 0 {
-				return string(raw)
-			}
-			return header.GetValue()
+	for i := range h {
+		if header := &h[i]; len(header.name) == len(name) && strings.EqualFold(header.name, name) {
+			return header.value
 		}
 	}
 	return strings.Join(or, "")

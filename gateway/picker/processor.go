@@ -10,9 +10,9 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	filterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/codes"
@@ -110,17 +110,18 @@ func (c *conversation) handle(shown *shownMessage) error {
 		}
 		return c.requestBody(shown)
 	}
-	message := shown.other
-	switch part := message.GetRequest().(type) {
-	case *extproc.ProcessingRequest_RequestHeaders:
-		return c.requestHeaders(message, part.RequestHeaders)
+	if shown.head {
+		if shown.ofAnswer {
+			return c.answerHeaders(shown)
+		}
+		return c.requestHeaders(shown)
+	}
+	switch shown.other.GetRequest().(type) {
 	case *extproc.ProcessingRequest_RequestTrailers:
 		if err := c.pick(false); err != nil || c.over {
 			return err
 		}
 		return c.stream.SendMsg(requestTrailers)
-	case *extproc.ProcessingRequest_ResponseHeaders:
-		return c.answerHeaders(message, part.ResponseHeaders)
 	case *extproc.ProcessingRequest_ResponseTrailers:
 		return c.answerTrailers()
 	}
@@ -129,18 +130,18 @@ func (c *conversation) handle(shown *shownMessage) error {
 
 // requestHeaders begins the request. Its headers are answered when its body has come, since they
 // name the server; of one without a body at once.
-func (c *conversation) requestHeaders(message *extproc.ProcessingRequest, part *extproc.HttpHeaders) error {
+func (c *conversation) requestHeaders(head *shownMessage) error {
 	if c.exchange != nil {
 		return grpcstatus.Error(codes.InvalidArgument, "a second request in one stream")
 	}
-	if addresses, limited := subsetOf(message); limited {
+	if addresses, limited := subsetOf(head.other); limited {
 		c.subset = pools.NewSubset(addresses)
 	}
-	if err := c.obey(message.GetProtocolConfig(), part.GetEndOfStream()); err != nil {
+	if err := c.obey(head.other.GetProtocolConfig(), head.end); err != nil {
 		return err
 	}
-	h := headers(part.GetHeaders().GetHeaders())
-	if part.GetEndOfStream() && h.Get(":method") != http.MethodPost {
+	h := head.headers
+	if head.end && h.Get(":method") != http.MethodPost {
 		return c.pickAny(h)
 	}
 	var err error
@@ -148,7 +149,7 @@ func (c *conversation) requestHeaders(message *extproc.ProcessingRequest, part *
 		return c.refuse(err)
 	}
 	switch {
-	case part.GetEndOfStream():
+	case head.end:
 		return c.pick(true)
 	case c.buffered:
 		return c.stream.SendMsg(showBody)
@@ -193,7 +194,7 @@ func (c *conversation) pickAny(h headers) error {
 		c.over = true
 		return c.stream.Send(refuse(c.gateway.RefusePick(err, h)))
 	}
-	return c.stream.Send(toServers([]string{server.Address()}, nil, steering))
+	return c.stream.SendMsg((&newHead{addresses: []string{server.Address()}, remove: steering}).encode(newRequestHead, nil))
 }
 
 // requestBody takes a piece of the body, and makes the choice when it is the last.
@@ -241,9 +242,9 @@ func (c *conversation) send(pick *pd.Pick, whole bool) error {
 		if c.exchange.Changes(body) {
 			changed = body.Bytes()
 		}
-		return c.stream.Send(afterBody(c.toPicked(pick), changed))
+		return c.stream.SendMsg(c.newHead(pick).encode(newRequestBody, changed))
 	}
-	if err := c.stream.Send(c.toPicked(pick, set("content-length", strconv.Itoa(body.Len())))); err != nil {
+	if err := c.stream.SendMsg(c.newHead(pick, headerField{"content-length", strconv.Itoa(body.Len())}).encode(newRequestHead, nil)); err != nil {
 		return err
 	}
 	for _, piece := range requestPieces(heldBody{c.exchange}, body.Parts(), whole) {
@@ -278,39 +279,37 @@ func (c *conversation) choose() (*pd.Pick, error) {
 	return c.exchange.Pick(c.subset)
 }
 
-// toPicked names the servers, and what they are sent besides the client's headers.
-func (c *conversation) toPicked(pick *pd.Pick, more ...*corev3.HeaderValueOption) *extproc.ProcessingResponse {
-	addresses := []string{pick.Decode().Address()}
+// newHead names the servers, and what they are sent besides the client's headers.
+func (c *conversation) newHead(pick *pd.Pick, more ...headerField) *newHead {
+	h := &newHead{addresses: []string{pick.Decode().Address()}, set: more, remove: steeringAndCoding}
 	for _, fallback := range pick.Fallbacks(c.cfg.Fallbacks) {
-		addresses = append(addresses, fallback.Address())
+		h.addresses = append(h.addresses, fallback.Address())
 	}
 	if trace := c.exchange.TraceHeader(); trace != "" {
-		more = append(more, set("traceparent", trace))
+		h.set = append(h.set, headerField{"traceparent", trace})
 	}
 	header := pick.Header()
 	for _, name := range sortedNames(header) {
-		more = append(more, set(name, header.Get(name)))
+		h.set = append(h.set, headerField{strings.ToLower(name), header.Get(name)})
 	}
-	remove := append(slices.Clone(steering), "content-encoding")
 	if c.exchange.HidesCredentials() { // the client's key is for this gateway
-		remove = append(remove, "x-api-key", "authorization")
+		h.remove = append(slices.Clone(h.remove), "x-api-key", "authorization")
 		if c.cfg.EngineKey != "" {
-			more = append(more, set("authorization", "Bearer "+c.cfg.EngineKey))
+			h.set = append(h.set, headerField{"authorization", "Bearer " + c.cfg.EngineKey})
 		}
 	}
-	return toServers(addresses, more, remove)
+	return h
 }
 
 // answerHeaders takes the answer's head.
-func (c *conversation) answerHeaders(message *extproc.ProcessingRequest, part *extproc.HttpHeaders) error {
+func (c *conversation) answerHeaders(head *shownMessage) error {
 	if c.exchange != nil {
-		h := headers(part.GetHeaders().GetHeaders())
-		c.exchange.AnswerHead(statusOf(h), answerHeader(h), servedBy(message))
-		if part.GetEndOfStream() {
+		c.exchange.AnswerHead(statusOf(head.headers), answerHeader(head.headers), servedBy(head.other))
+		if head.end {
 			c.exchange.AnswerEnd()
 		}
 	}
-	c.over = part.GetEndOfStream()
+	c.over = head.end
 	return c.stream.SendMsg(answerHead)
 }
 

@@ -194,16 +194,18 @@ func TestProcess_TrailersBringTheRest(t *testing.T) {
 
 // A header's value is in one of two fields, its name in any case; of several the first counts.
 func TestHeaders_Get(t *testing.T) {
-	h := headers{{Key: "a", Value: "text"}, {Key: "b", RawValue: []byte("raw"), Value: "text"}, {Key: "b", RawValue: []byte("second")}, {Key: "ab"}}
+	h := headersOf(&corev3.HeaderMap{Headers: []*corev3.HeaderValue{
+		{Key: "a", Value: "text"}, {Key: "b", RawValue: []byte("raw"), Value: "text"}, {Key: "b", RawValue: []byte("second")}, {Key: "ab"},
+	}})
 	for name, want := range map[string]string{"a": "text", "A": "text", "b": "raw", "ab": "", "c": "or else", "": "or else"} {
 		if got := h.Get(name, "or else"); got != want {
 			t.Errorf("%q is %q, want %q", name, got, want)
 		}
 	}
-	if got := statusOf(headers{{Key: ":status", RawValue: []byte("x")}}); got != 0 {
+	if got := statusOf(headers{{":status", "x"}}); got != 0 {
 		t.Errorf("no status is %d", got)
 	}
-	if got := answerHeader(headers{{Key: "content-type", Value: "a"}, {Key: "retry-after", Value: "7"}, {Key: "set-cookie", Value: "b"}}); len(got) != 2 || got.Get("Content-Type") != "a" || got.Get("Retry-After") != "7" {
+	if got := answerHeader(headers{{"content-type", "a"}, {"retry-after", "7"}, {"set-cookie", "b"}}); len(got) != 2 || got.Get("Content-Type") != "a" || got.Get("Retry-After") != "7" {
 		t.Errorf("of an answer's headers these are read: %v", got)
 	}
 }

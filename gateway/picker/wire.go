@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"iter"
 	"slices"
+	"unicode/utf8"
 
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/encoding"
@@ -23,23 +24,33 @@ type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2(protobuf.Name)} }
 
-// Numbers of fields (envoy/service/ext_proc/v3/external_processor.proto, go-control-plane 1.39).
+// Numbers of fields (envoy/service/ext_proc/v3/external_processor.proto and config/core/v3/base.proto,
+// go-control-plane 1.39).
 const (
-	shownRequestBody, shownAnswerBody = 4, 5 // of ProcessingRequest, the proxy's messages
-	newRequestBody, newAnswerBody     = 3, 4 // of ProcessingResponse
-	lastOfShown                       = 7    // kind of message in a ProcessingRequest; the first is 2
+	shownRequestHead, shownAnswerHead = 2, 3 // of ProcessingRequest, the proxy's messages
+	shownRequestBody, shownAnswerBody = 4, 5
+	lastOfShown                       = 7 // kind of message there; the first is 2
+
+	headHeaders, headEnds            = 1, 3    // of HttpHeaders
+	mapHeaders                       = 1       // of HeaderMap
+	headerKey, headerText, headerRaw = 1, 2, 3 // of HeaderValue
+
+	newRequestHead, newRequestBody, newAnswerBody = 1, 3, 4 // of ProcessingResponse
+	dynamicMetadata                               = 8
 
 	bodyBytes, bodyEnds = 1, 2 // of HttpBody and StreamedBodyResponse
 )
 
-// shownMessage is a message of the proxy: a piece of a body, or any other.
+// shownMessage is a message of the proxy: a piece of a body, a head, or any other.
 type shownMessage struct {
 	piece    bool
+	head     bool
 	ofAnswer bool
 	parts    [][]byte                   // of the piece, until release
-	end      bool                       // the piece is the last
+	headers  headers                    // of the head
+	end      bool                       // nothing follows the piece, or the head
 	buffers  mem.BufferSlice            // that the parts are of, until release
-	other    *extproc.ProcessingRequest // nil for a piece
+	other    *extproc.ProcessingRequest // what stands beside a head, nil: nothing; nil for a piece; else all
 }
 
 // release gives back the memory of a piece. Its parts must not be read any more. The message is empty
@@ -98,12 +109,127 @@ func (m *shownMessage) read(parts [][]byte) error {
 	if m.readPiece(parts) {
 		return nil
 	}
-	whole := parts
+	whole := parts[:min(1, len(parts))]
 	if len(parts) != 1 {
 		whole = [][]byte{slices.Concat(parts...)}
 	}
-	*m = shownMessage{other: &extproc.ProcessingRequest{}}
-	return proto.Unmarshal(whole[0], m.other)
+	*m = shownMessage{}
+	beside, ok := m.readHead(whole[0])
+	if ok && len(beside) == 0 {
+		return nil
+	}
+	if !ok {
+		*m, beside = shownMessage{}, whole[0]
+	}
+	m.other = &extproc.ProcessingRequest{}
+	if err := proto.Unmarshal(beside, m.other); err != nil || ok {
+		return err
+	}
+	for ofAnswer, head := range map[bool]*extproc.HttpHeaders{false: m.other.GetRequestHeaders(), true: m.other.GetResponseHeaders()} {
+		if head != nil {
+			m.head, m.ofAnswer, m.headers, m.end = true, ofAnswer, headersOf(head.GetHeaders()), head.GetEndOfStream()
+		}
+	}
+	return nil
+}
+
+// readHead reads the head of a request or an answer, as far as its fields are those that proxies send, and returns
+// what stands beside it, of no kind: metadata and the like. It is false where the message is, or may be, anything
+// else. Protobuf's code takes six times as long, and memory for each header.
+func (m *shownMessage) readHead(message []byte) (beside []byte, ok bool) {
+	at := 0
+	f, ok := nextField(message, at)
+	for ; ok && f.number > lastOfShown; f, ok = nextField(message, at) { // Envoy sends these behind, Go before
+		at = f.to
+	}
+	if !ok || f.wireType != protowire.BytesType || f.number != shownRequestHead && f.number != shownAnswerHead || !hasNoKind(message[f.to:]) {
+		return nil, false
+	}
+	m.head, m.ofAnswer, m.headers = true, f.number == shownAnswerHead, make(headers, 0, 16)
+	before, end := at, f.to
+	text := string(message[:end]) // that all headers lie in
+	for at = f.from; at < end; at = f.to {
+		switch f, ok = nextField(message[:end], at); {
+		case !ok:
+			return nil, false
+		case f.number == headHeaders && f.wireType == protowire.BytesType:
+			if !m.readHeaders(text, message[:f.to], f.from) {
+				return nil, false
+			}
+		case f.number == headEnds && f.wireType == protowire.VarintType:
+			m.end = f.value != 0
+		default:
+			return nil, false
+		}
+	}
+	if before == 0 {
+		return message[end:], true
+	}
+	return slices.Concat(message[:before], message[end:]), true
+}
+
+// readHeaders reads the HeaderMap that stands at the end of a message, which a text begins with, too.
+func (m *shownMessage) readHeaders(text string, message []byte, at int) bool {
+	for at < len(message) {
+		f, ok := nextField(message, at)
+		if !ok || f.number != mapHeaders || f.wireType != protowire.BytesType {
+			return false
+		}
+		header, raw := headerField{}, ""
+		end := f.to
+		for at = f.from; at < end; at = f.to {
+			if f, ok = nextField(message[:end], at); !ok || f.wireType != protowire.BytesType {
+				return false
+			}
+			switch value := text[f.from:f.to]; {
+			case f.number == headerRaw:
+				raw = value
+			case !utf8.ValidString(value):
+				return false
+			case f.number == headerKey:
+				header.name = value
+			case f.number == headerText:
+				header.value = value
+			default:
+				return false
+			}
+		}
+		if raw != "" {
+			header.value = raw
+		}
+		m.headers = append(m.headers, header)
+	}
+	return true
+}
+
+// wireField is a field of a message: a number, or bytes from a place to another.
+type wireField struct {
+	number   protowire.Number
+	wireType protowire.Type
+	value    uint64 // of a number
+	from, to int    // its value; the next field begins behind
+}
+
+// nextField reads the field at a place, false where there is none that is a number or bytes.
+func nextField(message []byte, at int) (f wireField, ok bool) {
+	var n int
+	if f.number, f.wireType, n = protowire.ConsumeTag(message[at:]); n < 0 {
+		return f, false
+	}
+	at += n
+	if f.value, n = protowire.ConsumeVarint(message[at:]); n < 0 {
+		return f, false
+	}
+	f.from, f.to = at, at+n
+	switch f.wireType {
+	case protowire.VarintType:
+		return f, true
+	case protowire.BytesType:
+		f.from = at + n
+		f.to = f.from + int(f.value)
+		return f, f.value <= uint64(len(message)-f.from)
+	}
+	return f, false
 }
 
 // readPiece reads a piece of a body, false where the message is, or may be, anything else.
@@ -124,7 +250,7 @@ func (m *shownMessage) readPiece(parts [][]byte) bool {
 		}
 	}
 	m.piece, m.ofAnswer = true, number == shownAnswerBody
-	return hasNoKind(&r)
+	return r.left == 0 || hasNoKind(slices.Concat(r.take(nil, r.left)...))
 }
 
 // readBodyField reads a field of an HttpBody behind which so many bytes of the message are left.
@@ -151,11 +277,7 @@ func (m *shownMessage) readBodyField(r *partsReader, after int) bool {
 
 // hasNoKind reports whether the rest of a message is well-formed and has no field that says of
 // what kind it is: the last of them would count.
-func hasNoKind(r *partsReader) bool {
-	if r.left == 0 {
-		return true
-	}
-	rest := slices.Concat(r.take(nil, r.left)...)
+func hasNoKind(rest []byte) bool {
 	for len(rest) > 0 {
 		number, _, n := protowire.ConsumeField(rest)
 		if n < 0 || number <= lastOfShown {
@@ -290,7 +412,6 @@ const longestHead = 5*(1+5) + 2
 // ProcessingResponse with a BodyResponse, CommonResponse, BodyMutation and StreamedBodyResponse.
 // The end comes first there, so that the bytes are last.
 func (p *newPiece) appendHead(b []byte, size int) []byte {
-	const response, bodyMutation, streamedResponse = 1, 3, 3
 	inner := 0
 	if p.end {
 		inner += protowire.SizeTag(bodyEnds) + 1
@@ -300,9 +421,9 @@ func (p *newPiece) appendHead(b []byte, size int) []byte {
 	}
 	mutation := protowire.SizeTag(streamedResponse) + protowire.SizeBytes(inner)
 	common := protowire.SizeTag(bodyMutation) + protowire.SizeBytes(mutation)
-	body := protowire.SizeTag(response) + protowire.SizeBytes(common)
+	body := protowire.SizeTag(commonOf) + protowire.SizeBytes(common)
 	b = appendMessage(b, p.field, body)
-	b = appendMessage(b, response, common)
+	b = appendMessage(b, commonOf, common)
 	b = appendMessage(b, bodyMutation, mutation)
 	b = appendMessage(b, streamedResponse, inner)
 	if p.end {

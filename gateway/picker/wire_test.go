@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // cutAnywhere is a message in buffers as the network may bring it.
@@ -33,7 +36,10 @@ func FuzzUnmarshal(f *testing.F) {
 		f.Add(append(message, 0x52, 0x00), uint64(step))             // with attributes or the like behind it
 		f.Add(append(message, 0x2a, 0x02, 0x10, 0x01), uint64(step)) // a second kind
 	}
-	f.Add([]byte{0x22, 0x05, 0x0a, 0x09, 'a', 'b', 'c'}, uint64(1)) // longer inside than outside
+	f.Add([]byte{0x12, 0x09, 0x0a, 0x07, 0x0a, 0x05, 0x0a, 0x01, 'k', 0x1a, 0x00, 0x18, 0x01}, uint64(3))      // an empty raw value, and the end behind
+	f.Add([]byte{0x12, 0x0c, 0x0a, 0x0a, 0x0a, 0x08, 0x0a, 0x02, 0xc3, 0x28, 0x12, 0x02, 'a', 'b'}, uint64(3)) // no UTF-8
+	f.Add([]byte{0x12, 0x06, 0x0a, 0x04, 0x0a, 0x08, 0x0a, 0x01}, uint64(4))                                   // longer inside than outside
+	f.Add([]byte{0x22, 0x05, 0x0a, 0x09, 'a', 'b', 'c'}, uint64(1))                                            // longer inside than outside
 	f.Add([]byte{0x22, 0x04, 0x10, 0x80, 0x80, 0x80, 0x01}, uint64(2))
 	f.Fuzz(func(t *testing.T, message []byte, seed uint64) {
 		var want extproc.ProcessingRequest
@@ -48,6 +54,20 @@ func FuzzUnmarshal(f *testing.F) {
 		}
 		if err != nil {
 			return
+		}
+		if got.head {
+			head := want.GetRequestHeaders()
+			if got.ofAnswer {
+				head = want.GetResponseHeaders()
+			}
+			if head == nil || !slices.Equal(got.headers, headersOf(head.GetHeaders())) || got.end != head.GetEndOfStream() {
+				t.Fatalf("%x: %q, end %v; protobuf reads %v", message, got.headers, got.end, &want)
+			}
+			want.Request = nil
+			if got.other == nil {
+				got.other = &extproc.ProcessingRequest{}
+			}
+			got.other.Request = nil
 		}
 		if !got.piece {
 			if !proto.Equal(got.other, &want) {
@@ -91,6 +111,71 @@ func TestUnmarshal_PiecesLieWhereTheyCame(t *testing.T) {
 	}
 }
 
+// Heads as Envoy sends them are read without protobuf, but for what stands beside them.
+func TestUnmarshal_Heads(t *testing.T) {
+	list := headerList(":method", "POST", "x-empty", "", "user-agent", "curl")
+	list.Headers = append(list.Headers, &corev3.HeaderValue{Key: "x-text", Value: "as text"}, &corev3.HeaderValue{Key: "x-both", Value: "text", RawValue: []byte("\xff raw")})
+	want := headers{{":method", "POST"}, {"x-empty", ""}, {"user-agent", "curl"}, {"x-text", "as text"}, {"x-both", "\xff raw"}}
+	config := &extproc.ProtocolConfiguration{RequestBodyMode: buffered}
+	for _, end := range []bool{false, true} {
+		for _, shown := range []*extproc.ProcessingRequest{
+			{Request: &extproc.ProcessingRequest_RequestHeaders{RequestHeaders: &extproc.HttpHeaders{Headers: list, EndOfStream: end}}},
+			{Request: &extproc.ProcessingRequest_RequestHeaders{RequestHeaders: &extproc.HttpHeaders{Headers: list, EndOfStream: end}}, ProtocolConfig: config},
+			{Request: &extproc.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extproc.HttpHeaders{Headers: list, EndOfStream: end}}},
+		} {
+			message, err := proto.Marshal(shown)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got shownMessage
+			if _, ok := (&shownMessage{}).readHead(message); !ok {
+				t.Errorf("%v is left to protobuf", shown)
+			}
+			if err := newCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(message)}, &got); err != nil {
+				t.Fatal(err)
+			}
+			if !got.head || got.ofAnswer != (shown.GetResponseHeaders() != nil) || got.end != end || !slices.Equal(got.headers, want) {
+				t.Errorf("%v is read as %+v", shown, got)
+			}
+			if got.other.GetProtocolConfig().GetRequestBodyMode() != shown.GetProtocolConfig().GetRequestBodyMode() {
+				t.Errorf("the mode is %v", got.other)
+			}
+		}
+	}
+}
+
+// The head for servers is protobuf's message of the same, with values and a body of all lengths.
+func TestNewHead_IsProtobufs(t *testing.T) {
+	for _, size := range []int{0, 1, 126, 127, 128, 16_000, 70_000} {
+		long := strings.Repeat("x", size)
+		h := &newHead{addresses: []string{"10.0.0.1:8000", "10.0.0.2:8000" + long}, set: []headerField{{"a", long}, {"b" + long, "\xff"}}, remove: []string{"c", "d" + long}}
+		list := "10.0.0.1:8000,10.0.0.2:8000" + long
+		common := func() *extproc.CommonResponse {
+			return &extproc.CommonResponse{ClearRouteCache: true, HeaderMutation: &extproc.HeaderMutation{
+				SetHeaders:    []*corev3.HeaderValueOption{set(destination, list), set("a", long), set("b"+long, "\xff")},
+				RemoveHeaders: []string{"c", "d" + long},
+			}}
+		}
+		withBody := common()
+		withBody.BodyMutation = &extproc.BodyMutation{Mutation: &extproc.BodyMutation_Body{Body: []byte(long)}}
+		where := &structpb.Struct{Fields: map[string]*structpb.Value{
+			destinationSpace: structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{destination: structpb.NewStringValue(list)}}),
+		}}
+		for name, c := range map[string]struct {
+			got  *encoded
+			want *extproc.ProcessingResponse
+		}{
+			"head":          {h.encode(newRequestHead, nil), &extproc.ProcessingResponse{DynamicMetadata: where, Response: &extproc.ProcessingResponse_RequestHeaders{RequestHeaders: &extproc.HeadersResponse{Response: common()}}}},
+			"with the body": {h.encode(newRequestBody, nil), &extproc.ProcessingResponse{DynamicMetadata: where, Response: &extproc.ProcessingResponse_RequestBody{RequestBody: &extproc.BodyResponse{Response: common()}}}},
+			"another body":  {h.encode(newRequestBody, []byte(long)), &extproc.ProcessingResponse{DynamicMetadata: where, Response: &extproc.ProcessingResponse_RequestBody{RequestBody: &extproc.BodyResponse{Response: withBody}}}},
+		} {
+			if got := unmarshalled(t, c.got); !proto.Equal(got, c.want) {
+				t.Errorf("%d bytes, %s: %.500v, want %.500v", size, name, got, c.want)
+			}
+		}
+	}
+}
+
 // Pieces for the proxy are what protobuf reads as such, with lengths of one to three bytes; a
 // request's bytes are not copied, an answer's are.
 func TestMarshal_PiecesAreProtobufs(t *testing.T) {
@@ -121,9 +206,9 @@ func TestMarshal_PiecesAreProtobufs(t *testing.T) {
 	}
 }
 
-func unmarshalled(t *testing.T, piece *newPiece) *extproc.ProcessingResponse {
+func unmarshalled(t *testing.T, message any) *extproc.ProcessingResponse {
 	t.Helper()
-	data, err := newCodec().Marshal(piece)
+	data, err := newCodec().Marshal(message)
 	if err != nil {
 		t.Fatal(err)
 	}
