@@ -103,7 +103,12 @@ func (t *serverText) record(n int, mark func(i int) Mark, seen sighting, room in
 	i := 0
 	for _, s := range of.recent.spans {
 		for k := range s.run {
-			s.run[k].sighting = of.at(i).followedBy(seen, now)
+			believed := &s.run[k].sighting
+			was := *believed
+			if was == (sighting{}) {
+				was = of.at(i)
+			}
+			*believed = was.followedBy(seen, now)
 			i++
 		}
 	}
@@ -113,7 +118,11 @@ func (t *serverText) record(n int, mark func(i int) Mark, seen sighting, room in
 	t.size += coveredBy(n) - coveredBy(i)
 	added := make(run, n-i)
 	for k := range added {
-		added[k] = place{mark(i + k), of.at(i+k).followedBy(seen, now)}
+		believed := seen
+		if i+k < of.earlier.n {
+			believed = of.at(i+k).followedBy(seen, now)
+		}
+		added[k] = place{mark(i + k), believed}
 	}
 	t.recent.add(added)
 }
