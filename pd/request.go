@@ -107,11 +107,6 @@ func (r *Request) Fingerprint() uint64 {
 	if r.fingerprinted {
 		return r.fingerprint
 	}
-	h := xxhash.New()
-	_, _ = h.WriteString(r.Dialect.Name) // a hash takes everything
-	for part := range r.Body.Parts() {
-		_, _ = h.Write(part)
-	}
-	r.fingerprint, r.fingerprinted = h.Sum64(), true
+	r.fingerprint, r.fingerprinted = xxhash.Sum64String(r.Dialect.Name)^r.Body.Sum(), true
 	return r.fingerprint
 }

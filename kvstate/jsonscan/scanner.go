@@ -16,7 +16,7 @@ type scanner struct {
 	at  int
 	// checked texts have strings that need no second look.
 	checked bool
-	// plain texts have no control characters, see IsPlain.
+	// plain texts have no control characters, see Sum.
 	plain bool
 }
 

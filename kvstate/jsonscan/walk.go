@@ -22,7 +22,7 @@ func Check(raw []byte) error {
 // formed from some place on, an error comes last.
 func CheckMembers(raw []byte) iter.Seq2[Member, error] { return members(scanner{raw: raw}) }
 
-// CheckKnownMembers is CheckMembers of a text of which the caller knows whether it IsPlain.
+// CheckKnownMembers is CheckMembers of a text of which the caller knows whether it is plain (Sum).
 func CheckKnownMembers(raw []byte, plain bool) iter.Seq2[Member, error] {
 	return members(scanner{raw: raw, plain: plain})
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
 )
 
@@ -29,6 +31,7 @@ var ErrNotObject = errors.New("the body must be a JSON object")
 // together.
 type Body struct {
 	source []byte // as parsed; nil for a body that was made of nothing
+	sum    uint64 // of source, see Sum; 0: it was not made
 	edited bool
 	fields []field
 }
@@ -38,6 +41,7 @@ type field struct {
 	key    string
 	member []byte
 	value  int
+	made   bool // by an edit
 }
 
 func (f *field) raw() Value { return f.member[f.value:] }
@@ -46,11 +50,31 @@ func (f *field) raw() Value { return f.member[f.value:] }
 // most 256 deep and without a key that appears twice: parsers disagree on which
 // of the two counts. It keeps raw.
 func ParseBody(raw []byte) (Body, error) {
-	plain := jsonscan.IsPlain(raw)
+	sum, plain := jsonscan.Sum(raw)
 	if !plain && !isUTF8(raw) {
 		return Body{}, errors.New("the body is not valid UTF-8")
 	}
-	return parseObject(raw, plain)
+	b, err := parseObject(raw, plain)
+	b.sum = sum
+	return b, err
+}
+
+// Sum is a hash of the body as it stands, in each process the same: of one that was parsed by ParseBody without a
+// look at its text, but for what was edited.
+func (b Body) Sum() uint64 {
+	if !b.edited && b.sum != 0 {
+		return b.sum
+	}
+	h := xxhash.NewWithSeed(b.sum)
+	for i := range b.fields {
+		f := &b.fields[i]
+		_, _ = h.WriteString(f.key) // a hash takes everything
+		_, _ = h.Write([]byte{0})
+		if f.made || b.sum == 0 {
+			_, _ = h.Write(f.member)
+		}
+	}
+	return h.Sum64()
 }
 
 // isUTF8 is utf8.Valid, which reads a text byte by byte behind its first character beyond ASCII: most prompts
@@ -332,7 +356,7 @@ func Remove(key string) Edit { return Edit{Key: key} }
 // new ones come last in the order of the edits, all other bytes of members are
 // untouched.
 func (b Body) With(edits ...Edit) Body {
-	out := Body{source: b.source, edited: true, fields: make([]field, 0, len(b.fields)+len(edits))}
+	out := Body{source: b.source, sum: b.sum, edited: true, fields: make([]field, 0, len(b.fields)+len(edits))}
 	for i := range b.fields {
 		f := &b.fields[i]
 		edit, found := lastEdit(edits, f.key)
@@ -379,13 +403,12 @@ func (b Body) Rewrite(change func(key string, value Value) Value) Body {
 	if fields == nil {
 		return b
 	}
-	return Body{source: b.source, edited: true, fields: fields}
+	return Body{source: b.source, sum: b.sum, edited: true, fields: fields}
 }
 
 // Edited reports whether the body is no longer as it was parsed.
 func (b Body) Edited() bool { return b.edited }
 
-// newField makes a member of its head, which is key and colon, and its value.
 // appendKey appends a key as a JSON string.
 func appendKey(to []byte, key string) []byte {
 	for i := range len(key) {
@@ -397,9 +420,10 @@ func appendKey(to []byte, key string) []byte {
 	return append(append(append(to, '"'), key...), '"')
 }
 
+// newField makes a member of its head, which is key and colon, and its value.
 func newField(key string, head, value []byte) field {
 	member := append(append(make([]byte, 0, len(head)+len(value)), head...), value...)
-	return field{key: key, member: member, value: len(head)}
+	return field{key: key, member: member, value: len(head), made: true}
 }
 
 func lastEdit(edits []Edit, key string) (Edit, bool) {

@@ -326,3 +326,39 @@ func TestBodyRewrite_ChangesWhatItIsTold(t *testing.T) {
 		t.Errorf("it becomes %s", changed.Bytes())
 	}
 }
+
+// Bodies have the same sum where they are the same, and another where a byte, a field or an edit differs.
+func TestBody_Sum(t *testing.T) {
+	const whole = `{"model":"m","messages":[{"role":"user","content":"hello"}],"n":1}`
+	parsed := func(raw string) Body {
+		b, err := ParseBody([]byte(raw))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	b := parsed(whole)
+	sums := map[uint64]string{}
+	for name, other := range map[string]Body{
+		"as it came":         b,
+		"another byte":       parsed(strings.Replace(whole, "hello", "hallo", 1)),
+		"a field more":       b.With(Set("cache_salt", []byte(`"a"`))),
+		"another value":      b.With(Set("cache_salt", []byte(`"b"`))),
+		"another field":      b.With(Set("cache_sale", []byte(`"a"`))),
+		"a field changed":    b.With(Set("n", []byte(`2`))),
+		"a field less":       b.With(Remove("n")),
+		"without its text":   b.WithoutText(),
+		"rewritten":          b.Rewrite(func(_ string, v Value) Value { return append(Value{' '}, v...) }),
+		"changed, then more": parsed(whole).With(Set("n", []byte(`2`))).With(Set("cache_salt", []byte(`"a"`))),
+	} {
+		if same, known := sums[other.Sum()]; known {
+			t.Errorf("%s and %s have the same sum", same, name)
+		}
+		sums[other.Sum()] = name
+	}
+	for name, again := range map[string]Body{"as it came": parsed(whole), "a field more": parsed(whole).With(Set("cache_salt", []byte(`"a"`)))} {
+		if sums[again.Sum()] != name {
+			t.Errorf("%s has another sum when it comes again", name)
+		}
+	}
+}
