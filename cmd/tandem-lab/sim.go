@@ -56,6 +56,7 @@ type simOptions struct {
 	jsonPath, reportPath string
 	picture              string
 	autoscale, goals     bool
+	parts                bool
 	firstToken           string
 	coldStarts           []time.Duration
 	capacity             string
@@ -95,6 +96,7 @@ func simCommand() *cobra.Command {
 	f.IntVar(&cfg.Parallel, "parallel", 0, "runs at one time; 0: one for each core")
 	f.StringVar(&opts.firstToken, "first-token", string(firsttoken.FromDecode), "which `leg` says the first token, whatever the policy: prefill, so that it comes before the transfer, or decode; not with --autoscale")
 	f.BoolVar(&opts.goals, "goals", false, "fail where a goal is missed, too; without it only where a request waited beside an idle server")
+	f.BoolVar(&opts.parts, "parts", false, "say what each mean time to the first token is made of, too, beside what no policy is below; not with --autoscale")
 	f.IntVar(&opts.optimum, "optimum", 0, "hold the policies against the optimum of so many small `cases` instead, which are drawn from seeds")
 	f.StringVar(&cfg.KeptRuns, "resume", "", "write each run to this `file` as it ends, and do not run again what is there already of this program; not with --autoscale")
 	f.StringVar(&opts.jsonPath, "json", "", "write the figures as JSON to this `file`")
@@ -138,6 +140,11 @@ func runSim(cmd *cobra.Command, cfg policy.Config, opts simOptions) error {
 	})
 	if err != nil {
 		return err
+	}
+	if opts.parts {
+		if err := report.WriteParts(cmd.OutOrStdout()); err != nil {
+			return fmt.Errorf("parts: %w", err)
+		}
 	}
 	if opts.picture != "" {
 		if err := os.WriteFile(opts.picture, policy.Picture(report), 0o644); err != nil {

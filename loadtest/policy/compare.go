@@ -91,7 +91,7 @@ type grid struct {
 	scenarios []*Scenario
 	loads     []*load // of each scenario
 	outcomes  [][][]*Outcome
-	bounds    [][]float64 // ttftBound of each scenario, by run
+	bounds    [][2][]ttftParts // ttftBounds of each scenario, by run
 }
 
 func newGrid(cfg Config) (*grid, []string, error) {
@@ -195,9 +195,10 @@ func (g *grid) run(ctx context.Context, cfg Config, show Progress) error {
 	return runs.Wait()
 }
 
-// bound works out what no policy is below, for each scenario and run.
+// bound works out what no policy is below, for each scenario and run. That one is below it is an error:
+// of the bound, or of the simulator.
 func (g *grid) bound(cfg Config) error {
-	g.bounds = make([][]float64, len(g.scenarios))
+	g.bounds = make([][2][]ttftParts, len(g.scenarios))
 	for i, s := range g.scenarios {
 		for run := range cfg.Seeds {
 			seed := cfg.seed(run)
@@ -205,7 +206,15 @@ func (g *grid) bound(cfg Config) error {
 			if err != nil {
 				return err
 			}
-			g.bounds[i] = append(g.bounds[i], c.ttftBound())
+			bounds := c.ttftBounds()
+			for k := range bounds {
+				g.bounds[i][k] = append(g.bounds[i][k], bounds[k])
+			}
+			for k := range cfg.Policies {
+				if err := g.outcomes[i][k][run].isAbove(bounds); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	return nil

@@ -22,12 +22,15 @@ type Outcome struct {
 	// MeanWait and MeanPrefill are parts of the mean TTFT: until the first step of the
 	// prefill, and from then to its end. The rest is transfer and decode's step.
 	MeanWait, MeanPrefill float64
-	Goodput               float64 // part of the requests that met their SLOs, ITL with every gap
-	MeanGoodput           float64 // part that met them, ITL with the mean of its gaps
-	HitRate               float64 // part of the prompt tokens found on the prefill server
-	SameRack              float64 // bytes moved
-	Cross                 float64 // bytes moved between racks
-	Transfer              float64 // p99 of transfers
+	// MeanAgain and MeanBeside are parts of MeanPrefill, MeanStep is of what is behind it: see ttftParts.
+	MeanAgain, MeanBeside, MeanStep float64
+
+	Goodput     float64 // part of the requests that met their SLOs, ITL with every gap
+	MeanGoodput float64 // part that met them, ITL with the mean of its gaps
+	HitRate     float64 // part of the prompt tokens found on the prefill server
+	SameRack    float64 // bytes moved
+	Cross       float64 // bytes moved between racks
+	Transfer    float64 // p99 of transfers
 
 	PrefillBusy      float64 // part of the time, mean of the servers
 	PrefillImbalance float64 // busiest server over the mean
@@ -72,6 +75,7 @@ func (h *gapHistogram) distribution() Distribution {
 func (c *cluster) outcome(policy *Policy, seed uint64) *Outcome {
 	o := &Outcome{Policy: policy.Name, Scenario: c.scenario.Name, Seed: seed}
 	c.times(o)
+	c.parts(o)
 	c.moved(o)
 	c.shares(o)
 	if n := c.tally.decisions; n > 0 {
@@ -89,8 +93,6 @@ func (c *cluster) times(o *Outcome) {
 		j := &c.jobs[i]
 		ttft, wait := j.firstAt+c.scenario.trip()-j.arrived, j.waited
 		all = append(all, ttft)
-		o.MeanWait += wait / float64(len(c.jobs))
-		o.MeanPrefill += (j.prefillEnd() - j.arrived - wait) / float64(len(c.jobs))
 		byDecile[j.decile] = append(byDecile[j.decile], ttft)
 		o.IdleWait, o.IdleShare = max(o.IdleWait, j.idleWait), max(o.IdleShare, j.idleWait/c.idleAllowed(j))
 		d := &o.Deciles[j.decile]
@@ -119,6 +121,42 @@ func (c *cluster) times(o *Outcome) {
 		gaps.merge(&c.tally.gaps[k])
 	}
 	o.ITL = gaps.distribution()
+}
+
+// parts fills what the mean TTFT is made of.
+func (c *cluster) parts(o *Outcome) {
+	least := c.leastWork()
+	came := make([]bool, c.blocks)
+	for i := range c.jobs {
+		j := &c.jobs[i]
+		known := 0
+		for _, block := range j.req.whole() {
+			if !came[block] {
+				break
+			}
+			known++
+		}
+		for _, block := range j.req.whole() {
+			came[block] = true
+		}
+		fresh := j.noise * least.seconds(min(known*blockTokens, j.req.Prompt-1), j.req.Prompt)
+		computed := j.noise * least.seconds(min(j.prefillHit, j.req.Prompt-1), j.req.Prompt)
+		prefill, step := j.prefillEnd()-j.arrived-j.waited, c.hw.step(1, j.req.Prompt)
+		switch {
+		case j.pair.Prefill == Aggregated:
+			prefill -= step
+		case c.scenario.saysFirst(j.req):
+			step = 0
+		}
+		o.MeanWait += j.waited
+		o.MeanPrefill += prefill
+		o.MeanAgain += computed - fresh
+		o.MeanBeside += prefill - computed
+		o.MeanStep += step
+	}
+	for _, part := range []*float64{&o.MeanWait, &o.MeanPrefill, &o.MeanAgain, &o.MeanBeside, &o.MeanStep} {
+		*part /= float64(len(c.jobs))
+	}
 }
 
 // moved fills what went over the network and was saved by caches.

@@ -68,7 +68,7 @@ func TestReport_JSONHasItsFields(t *testing.T) {
 	p := s.(map[string]any)["policies"].([]any)[3].(map[string]any)
 	for got, want := range map[string]string{
 		keys(r):                       "first_seed gates metrics scenarios schema seeds skipped trace",
-		keys(s):                       "best_default best_released decode_servers gateway_replicas name policies prefill_servers racks requests slo title ttft_bound_s",
+		keys(s):                       "best_default best_released decode_servers gateway_replicas name policies prefill_servers racks requests slo title ttft_bound_s ttft_pairs_bound_s",
 		keys(p):                       "deciles default_ratios kind metrics name options ratios source",
 		keys(p["ratios"]):             "bytes_moved goodput_gain goodput_mean_itl_gain ttft_mean ttft_p99 ttft_p99_worst_decile wait_max",
 		keys(r["gates"].([]any)[0]):   "against bound limit measure policy reached scenario value",
@@ -213,7 +213,10 @@ func TestReport_TableAndPageShowAll(t *testing.T) {
 	if err := r.WritePage(&page); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"tandem-late", "*", "goals", "skipped F: no trace", "70B on 8xA800, 100 Gb/s"} {
+	if err := r.WriteParts(&table); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"tandem-late", "*", "at least, by pairs", "goals", "skipped F: no trace", "70B on 8xA800, 100 Gb/s"} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("the table does not say %q", want)
 		}

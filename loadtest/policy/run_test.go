@@ -32,15 +32,16 @@ func scenario(t *testing.T, name string) *Scenario {
 	return s
 }
 
-// Every policy in every scenario: no request is lost, each happens in order, and
-// at the end nothing is held or owed.
+// Every policy in every scenario: no request is lost, each happens in order,
+// at the end nothing is held or owed, and no mean time to the first token is below its bound.
 func TestRun_KeepsItsBooks(t *testing.T) {
 	for _, name := range Shipped() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := scenario(t, name)
 			trace := readShort(t)
-			for _, p := range Policies() {
+			var bounds [2]ttftParts // the same for all policies
+			for i, p := range Policies() {
 				c, err := newCluster(trace, s, p, 1)
 				if err != nil {
 					t.Fatalf("%s: %v", p.Name, err)
@@ -52,8 +53,15 @@ func TestRun_KeepsItsBooks(t *testing.T) {
 				}
 				checkOrder(t, c, p)
 				checkNothingHeld(t, c, p)
-				if share := c.outcome(p, 1).IdleShare; p.Kind == Ours && share > 1 {
-					t.Errorf("%s: a request waited %.1f times as long as it may while a server was idle", p.Name, share)
+				o := c.outcome(p, 1)
+				if p.Kind == Ours && o.IdleShare > 1 {
+					t.Errorf("%s: a request waited %.1f times as long as it may while a server was idle", p.Name, o.IdleShare)
+				}
+				if i == 0 {
+					bounds = c.ttftBounds()
+				}
+				if err := o.isAbove(bounds); err != nil {
+					t.Error(err)
 				}
 			}
 		})
