@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,32 +53,38 @@ func newRelay(x *exchange, answer *pd.Answer) *relay {
 // WriteTo gives the server each piece as it comes. After a stream that broke comes an error
 // event and then an error, so that the connection is cut: a clean end would pass for success.
 func (r *relay) WriteTo(w io.Writer) (n int64, err error) {
-	for {
+	for err == nil {
+		var m int
 		piece, end := r.piece()
-		whole := errors.Is(end, io.EOF)
-		if whole && r.client != nil {
-			r.client.joinLastChunk()
-		}
-		if len(piece) > 0 {
-			m, gone := r.write(w, piece)
-			if n += int64(m); gone != nil {
-				return n, gone
-			}
-		}
-		switch {
-		case whole:
-			return n, nil
-		case end != nil:
-			return n, end
-		}
+		m, err = r.write(w, piece, end)
+		n += int64(m)
 	}
+	if errors.Is(err, io.EOF) {
+		return n, nil
+	}
+	return n, err
+}
+
+// write writes a piece, behind which the stream ends or not, and says how it ends: io.EOF of one that is whole. It is
+// apart from WriteTo, in whose frame a stream waits for hours.
+//
+//go:noinline
+func (r *relay) write(w io.Writer, piece []byte, end error) (n int, err error) {
+	if errors.Is(end, io.EOF) && r.client != nil {
+		r.client.joinLastChunk()
+	}
+	if len(piece) == 0 {
+		return 0, end
+	}
+	n, err = r.writePiece(w, piece)
+	return n, cmp.Or(err, end)
 }
 
 // shortPiece is how long a piece may be, in bytes, that fits fasthttp's buffer beside the head of the answer.
 const shortPiece = 512
 
-// write writes a piece by one call.
-func (r *relay) write(w io.Writer, piece []byte) (n int, err error) {
+// writePiece writes a piece by one call.
+func (r *relay) writePiece(w io.Writer, piece []byte) (n int, err error) {
 	if r.client == nil || len(piece) <= shortPiece || r.client.gathered != nil {
 		return w.Write(piece)
 	}
