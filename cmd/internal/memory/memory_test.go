@@ -163,8 +163,9 @@ func TestTarget_GivesBackWhatABurstLeft(t *testing.T) {
 	}{
 		{"a thousand streams opened", heap{live: 25 * mb, unused: 40 * mb}, mb, true},
 		{"they open still", heap{live: 25 * mb, unused: 40 * mb}, 20 * mb, false},
-		{"little is left", heap{live: 5 * mb, unused: 15 * mb}, 0, false},
-		{"little beside what is alive", heap{live: 400 * mb, unused: 100 * mb}, 0, false},
+		{"a thousand opened whose bodies came back", heap{live: 33 * mb, unused: 12 * mb}, mb, true},
+		{"little is left", heap{live: 5 * mb, unused: 7 * mb}, 0, false},
+		{"little beside what is alive", heap{live: 400 * mb, unused: 90 * mb}, 0, false},
 		{"a heap for which it takes long", heap{live: 900 * mb, unused: 600 * mb}, 0, false},
 	} {
 		if got := c.heap.isLeftBehind(c.pace); got != c.want {

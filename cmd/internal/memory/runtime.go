@@ -31,7 +31,7 @@ const interval = 2 * time.Second
 
 // leftover is how much memory must be of no use, in bytes, to be given back at once when a heap that grew fast has
 // come to rest: what a thousand streams leave behind when they open. The runtime would take seconds for it.
-const leftover = 16 << 20
+const leftover = 8 << 20
 
 // mostAtOnce is up to which size of a heap, in bytes, its memory is given back at once: that takes a few
 // milliseconds for 100 MB.
@@ -120,6 +120,7 @@ func (t *target) watch() (stop func()) {
 			select {
 			case <-ticks.C:
 				if h := readHeap(); t.look(time.Now(), h) {
+					runtime.GC() // a sync.Pool lets go of what it has at the second collection
 					debug.FreeOSMemory()
 				}
 			case <-end:
@@ -150,7 +151,7 @@ func (t *target) look(now time.Time, h heap) (giveBack bool) {
 // bytes per second.
 func (h heap) isLeftBehind(pace float64) bool {
 	soon := pace * interval.Seconds()
-	return h.unused > leftover && h.unused > h.live/2 && h.live+h.unused < mostAtOnce && soon < float64(h.unused)/4
+	return h.unused > leftover && h.unused > h.live/4 && h.live+h.unused < mostAtOnce && soon < float64(h.unused)/4
 }
 
 func (t *target) setLocked(live uint64) (goesOn bool) {
