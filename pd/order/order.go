@@ -40,7 +40,7 @@ type Order struct {
 	busy             []int       // scratch of Next: those that are not
 	isFree           []bool      // scratch of Next: by prefill server, whether it is about to be free
 	awaitedWork      []float64   // scratch of Next: by prefill server, the prefills of the requests that go first and wait for it
-	beginsIn         []float64   // scratch of Next: by prefill server, that and the work ahead of it
+	beginsIn         []float64   // scratch of Next: by prefill server, that and the work ahead of it; infinite where it is free
 	soonest          float64     // scratch of Next: at most the least of beginsIn of the busy ones
 	moved            []*Ticket   // scratch of Next: the requests that have become late
 	least            float64     // scratch of Next: the rank of the best so far

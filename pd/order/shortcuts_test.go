@@ -37,7 +37,7 @@ func plainNext(o *Order, s *Servers) (Turn, bool) {
 func (o *Order) plainMayGo(t *Ticket, s *Servers) (Pair, bool) {
 	awaited := o.awaitedCost(t, s)
 	t.leaves = false
-	if o.prefersAwaited(t, s, awaited) {
+	if o.plainlyPrefersAwaited(t, s, awaited) {
 		o.recordAwaited(t, s)
 		return Pair{}, false
 	}
@@ -60,6 +60,28 @@ func (o *Order) plainMayGo(t *Ticket, s *Servers) (Pair, bool) {
 	}
 	o.recordAwaited(t, s)
 	return Pair{}, false
+}
+
+func (o *Order) plainlyPrefersAwaited(t *Ticket, s *Servers, cost float64) bool {
+	if !(cost < o.leastAggregated(t)) {
+		return false
+	}
+	step, decoding := o.fastestDecode.StepSeconds(t), o.fastestDecode.leastCost(t)
+	alone := !t.followed && t.leastAggregated+step-rounding <= t.declined
+	for _, p := range o.free {
+		if t.awaitsRest(p, &s.Prefill[p]) {
+			continue
+		}
+		ready, _ := s.prefillSide(t, p, &t.onPrefill[p], 0)
+		first := ready + t.onPrefill[p].leastTransfer + step
+		if first <= o.patience(t, s) && (alone || !t.followed && first-rounding <= t.declined || first-rounding+o.delayToWaiting(t, p) <= o.patience(t, s)) {
+			return false
+		}
+		if _, half := s.prefillSide(t, p, &t.onPrefill[p], o.price(t)); half+t.onPrefill[p].leastTransfer+decoding <= cost {
+			return false
+		}
+	}
+	return true
 }
 
 func (o *Order) plainBusyPairIsBetter(t *Ticket, s *Servers, limit float64) (found bool) {
@@ -190,7 +212,6 @@ func (c *crowd) copied() *crowd {
 	of := make(map[*Ticket]*Ticket)
 	for _, t := range c.tickets {
 		ticket := *t
-		ticket.behind = slices.Clone(t.behind)
 		of[t] = &ticket
 		to.tickets = append(to.tickets, &ticket)
 	}

@@ -24,6 +24,9 @@ type Ticket struct {
 	Arrived time.Duration // since any fixed origin
 	Class   int           // 0 is served first
 	Tokens  int           // KV that decode must have room for when it begins: the prompt
+	// Latest is the moment by which its prefill must begin, else it is not worth it; 0 is
+	// none. See Order.Admit.
+	Latest time.Duration
 
 	Output    float64 // tokens that the answer is expected to have
 	TTFT, ITL float64 // objectives in seconds, 0 is none; TTFT is from Arrived
@@ -57,13 +60,9 @@ type Ticket struct {
 	leastStreamDelay    float64       // the least that it costs a stream of a decode server, in seconds
 	awaited             pairCost      // the pair, not free, that it was seen to wait for
 	onPrefill           []prefillCost // by prefill server
-	behind              []float64     // by prefill server, at behindPrice: see behindAt
-	behindPrice         float64       // NaN: it was not asked since the costs changed
-	only                int           // the only prefill server that it may have; -1: it may have several, or none
+	behind              behindCost
+	only                int // the only prefill server that it may have; -1: it may have several, or none
 
-	// Latest is the moment by which its prefill must begin, else it is not worth it; 0 is
-	// none. See Order.Admit.
-	Latest time.Duration
 	Tenant string // within a class tenants take turns
 
 	Prefill   []float64 // seconds of its prefill on each prefill server
@@ -174,7 +173,7 @@ func (t *Ticket) exceeds(kvRoom int) bool { return !t.Begun && t.Tokens > kvRoom
 // derive writes what follows from the costs alone.
 func (t *Ticket) derive(links *LinkTable) {
 	isOfOthers := t.awaited.Prefill >= len(t.Prefill) || t.awaited.Decode >= len(t.Missing) || len(t.onPrefill) != len(t.Prefill)
-	t.followed, t.behindPrice = t.followed || t.Follows, math.NaN()
+	t.followed, t.behind.price = t.followed || t.Follows, math.NaN()
 	t.onPrefill = sized(t.onPrefill, len(t.Prefill))
 	t.leastPrefill, t.leastTTFT = math.Inf(1), math.Inf(1)
 	several := false
@@ -246,19 +245,38 @@ func (t *Ticket) costOfPair(pair Pair) pairCost {
 	}
 }
 
-// behindAt is less than a pair with each prefill server costs a request at a price (Weights.Price), behind
-// the work ahead of that server, the second leg and decode's part left out. It is kept until its costs
-// change: while many wait the price is the same at each look.
-func (t *Ticket) behindAt(price float64) []float64 {
-	if t.behindPrice == price {
-		return t.behind
+// behindCost is less than a pair costs a request behind the work ahead of its prefill server, at a price
+// (Weights.Price), the second leg and decode's part left out: for the servers where that is least, as few
+// hold much of a prompt, and for all others.
+type behindCost struct {
+	price   float64 // NaN: it was not asked since the costs changed
+	others  float64
+	seconds [4]float64 // the least one first; infinite: there are fewer
+	servers [4]int32
+}
+
+// behindAt is kept until the costs change: while many wait the price is the same at each look.
+func (t *Ticket) behindAt(price float64) *behindCost {
+	b := &t.behind
+	if b.price == price {
+		return b
 	}
-	t.behind, t.behindPrice = sized(t.behind, len(t.onPrefill)), price
+	*b = behindCost{price: price, others: math.Inf(1)}
+	for i := range b.seconds {
+		b.seconds[i] = math.Inf(1)
+	}
 	for p := range t.onPrefill {
-		on := &t.onPrefill[p]
-		t.behind[p] = on.ready + on.prefill + on.delayToOthers(price) + on.mismatch + on.leastTransfer - rounding
+		on, server := &t.onPrefill[p], int32(p)
+		seconds := on.ready + on.prefill + on.delayToOthers(price) + on.mismatch + on.leastTransfer - rounding
+		for i := range b.seconds {
+			if seconds < b.seconds[i] {
+				seconds, b.seconds[i] = b.seconds[i], seconds
+				server, b.servers[i] = b.servers[i], server
+			}
+		}
+		b.others = min(b.others, seconds)
 	}
-	return t.behind
+	return b
 }
 
 // streamDelay is what its prefill on a decode server costs each stream there, in seconds.

@@ -142,6 +142,9 @@ func (o *Order) prepare(s *Servers) {
 	}
 	o.beginsIn = sized(o.beginsIn, len(s.Prefill))
 	for p := range s.Prefill {
+		o.beginsIn[p] = math.Inf(1)
+	}
+	for _, p := range o.busy {
 		o.beginsIn[p] = s.Prefill[p].Ahead
 	}
 	o.soonest = o.soonestBegin()
@@ -335,13 +338,13 @@ func (o *Order) shortestOfTenant(q *tenantQueue, may May, before float64) (best 
 // mayGo returns the best pair of a request if it is free, and the best that is free if one has
 // been left free for long enough.
 func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
+	if o.goesBehindBest(t, s) {
+		return Pair{}, false
+	}
 	awaited := o.awaitedCost(t, s)
 	t.leaves = false
 	if o.prefersAwaited(t, s, awaited) {
 		o.recordAwaited(t, s)
-		return Pair{}, false
-	}
-	if o.goesBehindBest(t, s) {
 		return Pair{}, false
 	}
 	pair, cost := o.bestFree(t, s)
@@ -388,13 +391,23 @@ func (o *Order) goesBehindBest(t *Ticket, s *Servers) bool {
 	if math.IsInf(most, 1) || !(most <= o.leastAggregated(t)) {
 		return false
 	}
-	behind, limit := t.behindAt(price), most-s.HandOff-o.fastestDecode.leastCost(t)
-	for _, p := range o.busy {
-		if o.beginsIn[p]+behind[p] < limit {
-			return false
+	return !o.mayBusyCostLess(t, price, most-s.HandOff-o.fastestDecode.leastCost(t))
+}
+
+// mayBusyCostLess says whether a server that is not free could cost less than limit with what goes first
+// there, the second leg and decode's part left out.
+func (o *Order) mayBusyCostLess(t *Ticket, price, limit float64) bool {
+	behind := t.behindAt(price)
+	for i, p := range behind.servers {
+		if seconds := behind.seconds[i]; seconds < limit && o.beginsIn[p]+seconds < limit {
+			return true
 		}
 	}
-	return true
+	if o.soonest+behind.others >= limit {
+		return false
+	}
+	o.soonest = o.soonestBegin()
+	return o.soonest+behind.others < limit
 }
 
 // followShare is the part of its wait within which a request that follows another one must get its
@@ -441,7 +454,13 @@ func (o *Order) recordAwaited(t *Ticket, s *Servers) {
 // patience, as mayGo counts it but over the nearest link: where many have waited for long, and what
 // others would pay keeps them from going, they need no search either.
 func (o *Order) mayStopDeclining(t *Ticket, s *Servers) bool {
+	if len(o.free) == 0 {
+		return false
+	}
 	limit, step := o.patience(t, s), o.fastestDecode.StepSeconds(t)
+	if t.leastPrefill+step > limit {
+		return false
+	}
 	alone := !t.followed && t.leastAggregated+step-rounding <= t.declined
 	for _, p := range o.free {
 		if t.awaitsRest(p, &s.Prefill[p]) {
@@ -461,6 +480,9 @@ func (o *Order) mayStopDeclining(t *Ticket, s *Servers) bool {
 func (o *Order) prefersAwaited(t *Ticket, s *Servers, cost float64) bool {
 	if !(cost < o.leastAggregated(t)) || o.mayStopDeclining(t, s) {
 		return false
+	}
+	if len(o.free) == 0 {
+		return true
 	}
 	price, decoding := o.price(t), o.fastestDecode.leastCost(t)
 	for _, p := range o.free {
@@ -523,13 +545,12 @@ const rounding = 1e-6
 func (o *Order) isBusyPairBetter(t *Ticket, s *Servers, limit float64) (found bool) {
 	price, decoding := o.price(t), o.fastestDecode.leastCost(t)
 	least := o.leastBehind(t, s, price, decoding)
-	if o.soonest+least >= limit {
+	if o.soonest+least >= limit || !o.mayBusyCostLess(t, price, limit-s.HandOff-decoding) {
 		return false
 	}
-	o.soonest = o.soonestBegin()
-	best, behind := Pair{}, t.behindAt(price)
+	best := Pair{}
 	for _, p := range o.busy {
-		if o.beginsIn[p]+behind[p] >= limit-s.HandOff-decoding {
+		if o.beginsIn[p]+least >= limit {
 			continue // it need not be priced
 		}
 		if o.isFreeTo(t, p, s) {
