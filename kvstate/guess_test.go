@@ -226,12 +226,12 @@ func TestHits_ExtendsByTheNextBlockThatIsShared(t *testing.T) {
 		"of which nothing is known":    {&Hits{}, &Hits{}, "s", false},
 		"of a model that is not here":  {match("n", count(0, 96)), match("n", count(0, 96)), "s", false},
 	} {
-		if got := c.h.Extends(c.server, c.by); got != c.want {
+		if got := c.h.Extends(c.server, new(HitPosition), c.by); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 	ix.Guess("s", match("m", count(0, 64)), time.Minute) // then the two blocks behind are to be held as well
-	if ix.Rematch(own); own.Extends("s", match("m", count(0, 64))) || !own.Extends("s", match("m", count(0, 80))) {
+	if ix.Rematch(own); own.Extends("s", new(HitPosition), match("m", count(0, 64))) || !own.Extends("s", new(HitPosition), match("m", count(0, 80))) {
 		t.Error("what is guessed does not count as held")
 	}
 }

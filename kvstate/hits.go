@@ -48,15 +48,20 @@ type HitPosition struct {
 	only    *held // its one holder; nil where it has several, or none
 }
 
+// find makes it the position of a server among some members.
+func (at *HitPosition) find(server string, members *memberTable) {
+	if at.members != members {
+		at.members, at.ranks = members, members.servers[server]
+		at.only = onlyHolder(at.ranks)
+	}
+}
+
 // HeldAt is Held for a server that is asked for again and again, always with one position.
 func (h *Hits) HeldAt(server string, at *HitPosition) cached.Tokens {
 	if h.members == nil {
 		return cached.Tokens{}
 	}
-	if at.members != h.members {
-		at.members, at.ranks = h.members, h.members.servers[server]
-		at.only = onlyHolder(at.ranks)
-	}
+	at.find(server, h.members)
 	switch {
 	case at.only != nil:
 		return h.heldByOne(at.only)
@@ -175,12 +180,13 @@ func (h *Hits) reset(tokens int, countGuesses bool) {
 }
 
 // Extends reports whether another prompt, of which that server holds or will hold all, has
-// more of h's beginning than h was found to have there.
-func (h *Hits) Extends(server string, by *Hits) bool {
+// more of h's beginning than h was found to have there. It is asked of many prompts, with one position.
+func (h *Hits) Extends(server string, at *HitPosition, by *Hits) bool {
 	if h.model == nil || h.model != by.model || h.members == nil {
 		return false
 	}
-	for _, rank := range h.members.servers[server] {
+	at.find(server, h.members)
+	for _, rank := range at.ranks {
 		for _, group := range rank.groups {
 			for i := range group.holders {
 				if h.extends(&group.holders[i], by) {

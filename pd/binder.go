@@ -112,9 +112,9 @@ func (b *Binder) awaitTurn(ctx context.Context, r *bindRequest) (*binding, error
 // bindLate lets the replica that decides for several say whose turn it is, or our own decider.
 // Where several decide apart, each would think that it alone keeps the servers busy.
 func (b *Binder) bindLate(ctx context.Context, r *bindRequest) (*binding, error) {
-	ctx, cancel := b.Late.limit(r).Context(ctx)
-	defer cancel()
 	if b.Leader.Follows() {
+		ctx, cancel := b.Late.limit(r).Context(ctx)
+		defer cancel()
 		return b.follow(ctx, r)
 	}
 	if b.Fleet.OthersBusy(time.Now()) && !b.Leader.Leads() {

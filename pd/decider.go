@@ -86,6 +86,7 @@ type waiter struct {
 	// outdated: one that was bound since it was priced leaves more of its prompt on a server than it
 	// was priced with.
 	outdated bool
+	look     int64 // the last one at which it was priced
 }
 
 // bindResult is what a wait ends with.
@@ -111,21 +112,25 @@ func (d *Decider) limit(r *bindRequest) queue.Limit {
 }
 
 // await lets a request wait here until it is its turn, and returns its servers, claimed, or
-// until the context ends.
+// until its limit or the context ends. What servers hold of its prompt is looked up before, so that
+// those who wait do not wait for its blocks to be hashed as well.
 func (d *Decider) await(ctx context.Context, r *bindRequest) (*binding, error) {
-	w := &waiter{request: r, done: make(chan bindResult, 1)}
+	d.ch.match(r)
+	limit, w := d.limit(r), &waiter{request: r, done: make(chan bindResult, 1)}
 	d.mu.Lock()
 	d.arrivals = append(d.arrivals, w)
 	d.mu.Unlock()
 	if !d.decideAtOnce() {
 		d.wakeUp()
 	}
-	why := context.Canceled
 	select {
 	case g := <-w.done: // whatever else has happened
 		return g.b, g.err
 	default:
 	}
+	ctx, cancel := limit.Context(ctx)
+	defer cancel()
+	why := context.Canceled
 	select {
 	case g := <-w.done:
 		return g.b, g.err
@@ -266,6 +271,9 @@ type modelQueue struct {
 	next       int64     // ID of a ticket
 
 	snapshot snapshot
+	applied  *waiter        // whose request the snapshot is turned to; nil: none's
+	support  *curve.Support // of the snapshot; nil: it was not asked for
+	look     int64          // number of the look
 	servers  order.Servers
 	stale    []*order.Ticket
 	repriced time.Time // when stale prices were renewed last
@@ -303,6 +311,7 @@ func (q *modelQueue) decide(now time.Time) {
 	}
 	q.departures = nil
 	q.d.ch.Metrics.evaluations.Inc()
+	q.look++
 	q.refresh(now)
 	for _, w := range q.arrivals {
 		q.enter(w, now)
@@ -329,7 +338,9 @@ func (q *modelQueue) decide(now time.Time) {
 		} else {
 			q.order.UndoTurn(turn)
 		}
-		q.priceServers(now)
+		if len(q.waiting) > 0 {
+			q.priceServers(now)
+		}
 	}
 }
 
@@ -346,6 +357,9 @@ func (q *modelQueue) renewPrices(now time.Time) {
 	q.stale = q.order.Stale(order.RepricedPerLook, q.stale[:0])
 	for _, t := range q.stale {
 		w := q.waiting[t.ID]
+		if w.look == q.look {
+			continue
+		}
 		q.priceRequest(w, now)
 		if !q.servers.Servable(t) {
 			q.order.Remove(t)
@@ -415,7 +429,10 @@ func (q *modelQueue) enter(w *waiter, now time.Time) {
 
 // admit says which requests give way to a new one, or why it is not let in.
 func (q *modelQueue) admit(w *waiter, now time.Time) (displaced []*order.Ticket, err error) {
-	support := q.snapshot.candidates.Support()
+	if q.support == nil {
+		q.support = q.snapshot.candidates.Support()
+	}
+	support := q.support
 	forecast := order.Forecast{Margin: q.d.waitMargin.Bound, Supported: support.Of}
 	limit := q.latest(w, support)
 	w.ticket.Latest = limit.Until.Sub(q.d.origin)
@@ -445,6 +462,7 @@ func (q *modelQueue) latest(w *waiter, support *curve.Support) queue.Limit {
 func (q *modelQueue) refresh(now time.Time) {
 	prefill, decode := q.snapshot.prefill, q.snapshot.decode
 	q.d.ch.retakeSnapshot(&q.snapshot, q.base, q.base, now)
+	q.applied, q.support = nil, nil
 	q.priceServers(now)
 	same := func(a, b []*pools.Server) bool {
 		return slices.EqualFunc(a, b, func(a, b *pools.Server) bool { return a.ID() == b.ID() })
@@ -473,6 +491,7 @@ func (q *modelQueue) priceServers(now time.Time) {
 // priceRequest writes what a request costs on each server now.
 func (q *modelQueue) priceRequest(w *waiter, now time.Time) {
 	q.d.ch.applyRequest(w.request, &q.snapshot, now)
+	q.applied, w.look = w, q.look
 	q.priceMatched(w, now)
 }
 
@@ -491,7 +510,10 @@ func (q *modelQueue) priceMatched(w *waiter, now time.Time) {
 // claimTurn claims the servers of a turn for its request and hands them over. It is false if a
 // server refused; then the request waits on.
 func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone bool) {
-	q.d.ch.applyRequest(w.request, &q.snapshot, now)
+	if q.applied != w {
+		q.d.ch.applyRequest(w.request, &q.snapshot, now)
+		q.applied = w
+	}
 	turn.Pair = q.snapshot.candidates.Settle(&q.servers, &w.ticket, q.d.ch.home(w.request, now), turn.Pair, turn.Price)
 	chosen := q.snapshot.candidates.Alternative(&q.servers, &w.ticket, turn.Pair, turn.Price)
 	if q.late(w, &chosen, now) {
@@ -518,6 +540,9 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 	if w.request.begun == nil {
 		q.d.waitMargin.Observe(w.predictedWait, now.Sub(w.entered)+chosen.Terms.Queue, waitShare)
 	}
+	if len(q.waiting) == 1 { // no other
+		return true
+	}
 	q.updateLoad(turn.Pair, now)
 	q.outdateSharers(w.request, b, turn.Pair.Prefill)
 	return true
@@ -532,10 +557,10 @@ func (q *modelQueue) outdateSharers(bound *bindRequest, b *binding, prefill int)
 	if b.withdraw == nil || b.prefill == nil {
 		return
 	}
-	held := q.snapshot.candidates.Prefill[prefill].Cached.GPU // before it was bound
+	held, at := q.snapshot.candidates.Prefill[prefill].Cached.GPU, &q.snapshot.prefillFacts[prefill].spot // before it was bound
 	for _, w := range q.waiting {
 		if w.request != bound && !w.outdated && w.request.prefix != nil {
-			w.outdated = w.request.prefix.extends(b.chosen.Prefill, bound.prefix, held)
+			w.outdated = w.request.prefix.extends(b.chosen.Prefill, at, bound.prefix, held)
 		}
 	}
 }

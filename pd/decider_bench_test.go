@@ -71,6 +71,7 @@ func (l *benchLobby) comes(i int) {
 	if pair := i / 2 % len(l.prefill); l.begun && i%2 == 0 {
 		w.request.begun = &begunPrefill{prefill: l.prefill[pair].ID(), decode: l.decode[pair].ID(), tokens: 1024}
 	}
+	l.ch.match(w.request)
 	l.arrivals = append(l.arrivals, w)
 }
 

@@ -198,10 +198,10 @@ func (l *Locality) match(p *prefix) {
 // extends reports whether a server on which another prompt was bound, of which it held so many tokens,
 // will hold more of this one than it was found to: by tokens, or where none are known by the text that
 // both begin with.
-func (p *prefix) extends(server string, by *prefix, held int) bool {
+func (p *prefix) extends(server string, at *kvstate.HitPosition, by *prefix, held int) bool {
 	mine, theirs := p.tokens.Chunks, by.tokens.Chunks
 	if len(mine) == 0 {
-		return p.hits.Extends(server, &by.hits)
+		return p.hits.Extends(server, at, &by.hits)
 	}
 	if len(theirs) == 0 {
 		theirs = by.text

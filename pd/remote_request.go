@@ -84,9 +84,7 @@ func (o remoteRequests) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*l
 	if own.certain > 0 {
 		own.pieces = o.d.ch.Config.Pieces
 	}
-	patience, cancel := o.d.limit(own).Context(ctx)
-	defer cancel()
-	b, err := o.d.await(patience, own)
+	b, err := o.d.await(ctx, own)
 	if errors.Is(err, queue.ErrTimeout) || errors.Is(err, queue.ErrDeadline) {
 		return nil, leader.ErrTimeout
 	}

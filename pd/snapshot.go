@@ -115,11 +115,16 @@ func (sn *Snapshotter) candidates(to []cost.Candidate, servers, usable []*pools.
 // applyRequest turns the snapshot to a request: what servers hold of its prompt now, and how
 // they may serve it.
 func (sn *Snapshotter) applyRequest(r *bindRequest, v *snapshot, now time.Time) {
+	sn.match(r)
+	sn.applyMatched(r, v, now)
+}
+
+// match looks up what servers hold of a request's prompt now.
+func (sn *Snapshotter) match(r *bindRequest) {
 	if sn.Locality != nil && r.prefix != nil {
 		r.takeLater()
 		sn.Locality.match(r.prefix)
 	}
-	sn.applyMatched(r, v, now)
 }
 
 // applyMatched is applyRequest with what servers held when that was last looked up.
