@@ -2,6 +2,7 @@ package pools
 
 import (
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -69,6 +70,9 @@ func (l *admission) beginSlowStart(leg Role, away, longest time.Duration, now ti
 // in flight as it allows: a growing share of the mean of those that are not. When
 // all start slowly, as after a start of the whole fleet, none is left out.
 func limitSlowStarts(servers []*Server, leg Role, now time.Time) []*Server {
+	if !slices.ContainsFunc(servers, func(s *Server) bool { return s.slowStarts[LegIndex(leg)].Load().share(now) < 1 }) {
+		return servers
+	}
 	requests, steady := 0, 0
 	shares := make([]float64, len(servers))
 	for i, s := range servers {
@@ -77,7 +81,7 @@ func limitSlowStarts(servers []*Server, leg Role, now time.Time) []*Server {
 			steady++
 		}
 	}
-	if steady == 0 || steady == len(servers) {
+	if steady == 0 {
 		return servers
 	}
 	for i, s := range servers {

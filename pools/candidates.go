@@ -2,6 +2,7 @@ package pools
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -22,8 +23,11 @@ import (
 // The last servers of a leg that is needed are used whatever is known of them.
 // Prefill mostly is not: without it, decode works alone.
 func Candidates(servers []*Server, model string, leg Role, share float64, now time.Time) (usable []*Server, panicking bool) {
-	up, sound := aliveFor(servers, model, leg, now), make([]*Server, 0, len(servers))
-	closed, rested := make([]*Server, 0, len(servers)), make([]*Server, 0, len(servers))
+	up := aliveFor(servers, model, leg, now)
+	if !slices.ContainsFunc(up, func(s *Server) bool { return s.isHeldBack(leg, now) }) {
+		return limitSlowStarts(up, leg, now), false
+	}
+	sound, closed, rested := make([]*Server, 0, len(up)), make([]*Server, 0, len(up)), make([]*Server, 0, len(up))
 	needed := false
 	for _, s := range up {
 		needed = needed || s.needs(leg)
@@ -49,6 +53,13 @@ func Candidates(servers []*Server, model string, leg Role, share float64, now ti
 		closed = rested
 	}
 	return limitSlowStarts(closed, leg, now), false
+}
+
+// isHeldBack reports whether anything but its life speaks against a server that is alive, as it does of
+// few: it answered a probe request wrongly, was ejected, or asked for a pause.
+func (s *Server) isHeldBack(leg Role, now time.Time) bool {
+	b := s.breakers[LegIndex(leg)]
+	return b.FailedCheck() || b.Ejected() || s.busy(now)
 }
 
 // aliveFor returns the servers that could take a leg for all that is known of their lives:
