@@ -42,10 +42,14 @@ type Backlog struct {
 	rest     time.Duration // of all
 	lastDone time.Time
 
-	// What follows from the items: how long the step that runs takes, those after it that are
-	// full, and what is in the one that is not full yet.
-	running, full time.Duration
-	forming       forming
+	// What follows from the items: the last step, how long the step that runs takes and those
+	// between the two, and of them and the last one which are full, and what is in one that is not
+	// full yet.
+	last             forming
+	runs             bool // the last step does
+	running, between time.Duration
+	full             time.Duration
+	forming          forming
 }
 
 type workItem struct {
@@ -64,11 +68,11 @@ type forming struct {
 }
 
 // takes says whether a work is still done in the step.
-func (f *forming) takes(w Work, budget int) bool {
+func (f *forming) takes(w *Work, budget int) bool {
 	return f.works == 0 || budget > 0 && f.computed+w.Computed <= budget
 }
 
-func (f *forming) add(w Work) {
+func (f *forming) add(w *Work) {
 	f.works++
 	f.computed += w.Computed
 	f.shared = max(f.shared, w.shared())
@@ -77,50 +81,87 @@ func (f *forming) add(w Work) {
 
 func (f *forming) time() time.Duration { return f.shared + f.own }
 
+// stepOf is how long a step of one work takes.
+func stepOf(w *Work) time.Duration {
+	var step forming
+	step.add(w)
+	return step.time()
+}
+
 // overrun is the least part of its estimate that the step that runs is taken to need still,
 // however long it has run.
 const overrun = 0.3
 
 // Begin adds a request that is sent now.
 func (b *Backlog) Begin(id uint64, w Work, now time.Time) {
-	for i := range b.items {
-		b.items[i].beside = true
+	if len(b.items) == 1 { // of more each has been beside another
+		b.items[0].beside = true
 	}
 	b.items = append(b.items, workItem{Work: w, id: id, sent: now, beside: len(b.items) > 0})
 	b.tokens += w.Tokens
 	b.rest += w.Rest
-	b.arrange()
+	if len(b.items) == 1 {
+		b.arrange()
+		return
+	}
+	b.append(&b.items[len(b.items)-1])
+	b.close()
 }
 
 // arrange puts the items into steps.
 func (b *Backlog) arrange() {
-	b.running, b.full, b.forming = 0, 0, forming{}
-	if len(b.items) == 0 {
+	b.last, b.runs, b.running, b.between = forming{}, true, 0, 0
+	for i := range b.items {
+		b.append(&b.items[i])
+	}
+	b.close()
+}
+
+// append puts an item behind those that are in steps.
+func (b *Backlog) append(w *workItem) {
+	if b.last.takes(&w.Work, b.StepTokens) && !(b.runs && w.sent.After(b.startOf(&b.items[0]))) {
+		b.last.add(&w.Work)
 		return
 	}
-	began, runs := b.startOf(b.items[0]), true
-	var step forming
-	for _, w := range b.items {
-		if step.takes(w.Work, b.StepTokens) && !(runs && w.sent.After(began)) {
-			step.add(w.Work)
-			continue
-		}
-		if runs {
-			b.running, runs = step.time(), false
-		} else {
-			b.full += step.time()
-		}
-		step = forming{}
-		step.add(w.Work)
+	if b.runs {
+		b.running, b.runs = b.last.time(), false
+	} else {
+		b.between += b.last.time()
 	}
+	b.last = forming{}
+	b.last.add(&w.Work)
+}
+
+// close says of the last step whether it runs, is full or is not full yet.
+func (b *Backlog) close() {
+	b.full, b.forming = b.between, forming{}
 	switch {
-	case runs:
-		b.running = step.time()
-	case b.StepTokens > 0 && step.computed < b.StepTokens:
-		b.forming = step
+	case b.runs:
+		b.running = b.last.time()
+	case b.StepTokens > 0 && b.last.computed < b.StepTokens:
+		b.forming = b.last
 	default:
-		b.full += step.time()
+		b.full += b.last.time()
 	}
+}
+
+// remove takes an item out. Where each is a step it is taken out of the sums, else all are arranged
+// anew.
+func (b *Backlog) remove(i int) {
+	w, last := b.items[i].Work, i == len(b.items)-1
+	b.tokens -= w.Tokens
+	b.rest -= w.Rest
+	b.items = slices.Delete(b.items, i, i+1)
+	if b.StepTokens > 0 || last || len(b.items) < 2 {
+		b.arrange()
+		return
+	}
+	if i == 0 {
+		w = b.items[0].Work // it runs now
+		b.running = stepOf(&w)
+	}
+	b.between -= stepOf(&w)
+	b.close()
 }
 
 // Completion is what a request's answer shows of its server.
@@ -134,17 +175,17 @@ type Completion struct {
 
 // End removes a request whose answer has come, false if it is not known.
 func (b *Backlog) End(id uint64, now time.Time) (Completion, bool) {
-	i := slices.IndexFunc(b.items, func(w workItem) bool { return w.id == id })
-	if i < 0 {
+	i := 0
+	for i < len(b.items) && b.items[i].id != id {
+		i++
+	}
+	if i == len(b.items) {
 		return Completion{}, false
 	}
 	w := b.items[i]
-	served := now.Sub(b.startOf(w))
-	b.items = slices.Delete(b.items, i, i+1)
-	b.tokens -= w.Tokens
-	b.rest -= w.Rest
+	served := now.Sub(b.startOf(&w))
 	b.lastDone = now
-	b.arrange()
+	b.remove(i)
 	return Completion{Work: w.Work, Served: max(0, served), Alone: !w.beside}, true
 }
 
@@ -156,7 +197,7 @@ func (b *Backlog) Pause(now time.Time) {
 }
 
 // startOf is since when the server has worked on a request if it is the oldest.
-func (b *Backlog) startOf(w workItem) time.Time {
+func (b *Backlog) startOf(w *workItem) time.Time {
 	if b.lastDone.After(w.sent) {
 		return b.lastDone
 	}
@@ -187,7 +228,7 @@ func (b *Backlog) untilNextStep(now time.Time) time.Duration {
 	if len(b.items) == 0 {
 		return 0
 	}
-	return max(b.running-now.Sub(b.startOf(b.items[0])), b.leastOfRunning()) + b.full
+	return max(b.running-now.Sub(b.startOf(&b.items[0])), b.leastOfRunning()) + b.full
 }
 
 func (b *Backlog) leastOfRunning() time.Duration {
@@ -202,7 +243,7 @@ func (b *Backlog) Progress(now time.Time) float64 {
 	if len(b.items) == 0 || b.running <= 0 {
 		return 0
 	}
-	return min(1, now.Sub(b.startOf(b.items[0])).Seconds()/b.running.Seconds())
+	return min(1, now.Sub(b.startOf(&b.items[0])).Seconds()/b.running.Seconds())
 }
 
 // FallsTo returns in how long Ahead, or the time until the next step, will have fallen to

@@ -148,3 +148,31 @@ func TestBacklog_RestIsOfWhatIsOutstanding(t *testing.T) {
 		t.Errorf("%v are left when the first is answered", b.Rest())
 	}
 }
+
+// Steps are kept up as works come and go: they are what arranging all works anew makes of them.
+func TestBacklog_StepsFollowFromTheWorks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := Backlog{StepTokens: rapid.SampledFrom([]int{0, 1000}).Draw(t, "budget")}
+		now := time.Unix(0, 0)
+		for id := range uint64(40) {
+			now = now.Add(time.Duration(rapid.IntRange(0, 50).Draw(t, "ms")) * time.Millisecond)
+			if ends := uint64(rapid.IntRange(0, 80).Draw(t, "ends")); ends < id {
+				b.End(ends, now)
+			}
+			b.Begin(id, Work{
+				Computed: rapid.IntRange(1, 600).Draw(t, "computed"), Estimate: time.Duration(rapid.IntRange(0, 200).Draw(t, "estimate")) * time.Millisecond,
+				Shared: time.Duration(rapid.IntRange(0, 60).Draw(t, "shared")) * time.Millisecond,
+			}, now)
+			anew := b
+			anew.arrange()
+			if b.running != anew.running || b.full != anew.full || b.forming != anew.forming || b.Ahead(now) != anew.Ahead(now) {
+				t.Fatalf("a step of %v runs, %v are full and %+v forms; arranged anew %v, %v and %+v", b.running, b.full, b.forming, anew.running, anew.full, anew.forming)
+			}
+			for i := range b.items {
+				if len(b.items) > 1 && !b.items[i].beside {
+					t.Fatalf("work %d is beside others", b.items[i].id)
+				}
+			}
+		}
+	})
+}
