@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -196,6 +197,11 @@ func (d *Decider) Run(ctx context.Context) {
 		case <-d.wake:
 		case <-whileWaiting:
 		case <-timer.C:
+		}
+		if whileWaiting != nil {
+			// What is ready to run may bring more arrivals and free servers: one look is for all of them.
+			// Where the gateway has processors to spare nothing is ready.
+			runtime.Gosched()
 		}
 		whileWaiting = nil
 		if in := d.decide(time.Now()); in > 0 {
