@@ -18,7 +18,7 @@ func sizeOf(req *pd.Request, prompt api.Value) (size predict.Prompt, onlyText bo
 	size = predict.Prompt{Model: req.Model, API: req.Dialect.Name}
 	context := xxhash.New()
 	var system api.Value // what the first message says, if it is the system's
-	size.Rough, system, onlyText = promptTokens(prompt)
+	size.Rough, system, onlyText = promptTokens(prompt, req.Body.Long())
 	for _, field := range []string{"tools", "system", "instructions"} {
 		value := req.Body.Get(field)
 		if value.Null() {
@@ -27,7 +27,7 @@ func sizeOf(req *pd.Request, prompt api.Value) (size predict.Prompt, onlyText bo
 		if field == "tools" {
 			size.Rough += roughTokens(value)
 		} else {
-			size.Rough += turnTokens(value, 0)
+			size.Rough += turnTokens(value, 0, req.Body.Long())
 		}
 		if field != "system" || !value.IsArray() {
 			writeContext(context, value)
@@ -61,18 +61,18 @@ func writeContext(context *xxhash.Digest, text api.Value) {
 
 // promptTokens is turnTokens of a prompt, what its first message says where that is the system's, and whether all
 // of them are objects that say a string.
-func promptTokens(prompt api.Value) (n int, system api.Value, onlyText bool) {
+func promptTokens(prompt api.Value, long api.Long) (n int, system api.Value, onlyText bool) {
 	if !prompt.IsArray() {
-		return turnTokens(prompt, 0), nil, false
+		return turnTokens(prompt, 0, long), nil, false
 	}
 	first := true
 	onlyText = true
-	for message := range prompt.Elements() {
+	for message := range prompt.ElementsOf(long) {
 		if !message.IsObject() {
-			n, onlyText, first = n+turnTokens(message, 1), false, false
+			n, onlyText, first = n+turnTokens(message, 1, long), false, false
 			continue
 		}
-		tokens, said, isSystem := messageTokens(message, 1)
+		tokens, said, isSystem := messageTokens(message, 1, long)
 		if first && isSystem {
 			system = said
 		}
@@ -93,17 +93,17 @@ const (
 )
 
 // turnTokens is about how many tokens messages have: of them only what templates write.
-func turnTokens(value api.Value, depth int) (n int) {
+func turnTokens(value api.Value, depth int, long api.Long) (n int) {
 	if depth > deepestTurn {
 		return roughTokens(value)
 	}
 	if value.IsObject() {
-		n, _, _ = messageTokens(value, depth)
+		n, _, _ = messageTokens(value, depth, long)
 		return n
 	}
 	if value.IsArray() {
-		for e := range value.Elements() {
-			n += turnTokens(e, depth+1)
+		for e := range value.ElementsOf(long) {
+			n += turnTokens(e, depth+1, long)
 		}
 		return n
 	}
@@ -115,9 +115,9 @@ func turnTokens(value api.Value, depth int) (n int) {
 
 // messageTokens is turnTokens of a message, or of a part of one, what it says, and whether that is the system's. It is
 // walked once for all of it: a prompt may be one of megabytes.
-func messageTokens(message api.Value, depth int) (n int, content api.Value, isSystem bool) {
+func messageTokens(message api.Value, depth int, long api.Long) (n int, content api.Value, isSystem bool) {
 	n = perTurn
-	for key, value := range message.Members() {
+	for key, value := range message.MembersOf(long) {
 		switch key {
 		case "role":
 			isSystem = string(value) == `"system"`
@@ -125,9 +125,9 @@ func messageTokens(message api.Value, depth int) (n int, content api.Value, isSy
 			if !content.IsArray() { // of two, the one that may be more than text
 				content = value
 			}
-			n += turnTokens(value, depth+1)
+			n += turnTokens(value, depth+1, long)
 		case "text", "thinking", "reasoning", "summary", "output", "tool_calls", "function":
-			n += turnTokens(value, depth+1)
+			n += turnTokens(value, depth+1, long)
 		case "name", "arguments", "input":
 			n += roughTokens(value)
 		case "source", "image_url", "input_audio", "audio_url", "video_url", "file":

@@ -101,7 +101,7 @@ func (l *Locality) findTokens(ctx context.Context, req *Request, base string) *p
 		return p
 	}
 	// Nothing that the gateway edits is part of the prompt, so what was sent will do.
-	p.prompt = tokens.Prompt{API: spoken, Body: req.Body.Source(), Model: req.Model, Salt: req.Salt}
+	p.prompt = tokens.Prompt{API: spoken, Body: req.Body.Source(), Long: req.Body.Long(), Model: req.Model, Salt: req.Salt}
 	if req.Model != base {
 		p.prompt.Adapter = req.Model
 	}

@@ -140,7 +140,7 @@ func (st *requestState) dropText() (letGo bool) {
 		return st.transcript == nil
 	}
 	if p.tokens.Complete || p.tokens.Chunks != nil {
-		p.prompt.Body = nil // else an engine's tokens are recalled by it when the usage comes
+		p.prompt.Body, p.prompt.Long = nil, nil // else an engine's tokens are recalled by it when the usage comes
 	}
 	return st.transcript == nil && p.prompt.Body == nil && p.tokens.Mode != tokens.Engine
 }

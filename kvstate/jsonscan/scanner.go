@@ -18,6 +18,8 @@ type scanner struct {
 	checked bool
 	// plain texts have no control characters, see Sum.
 	plain bool
+	long  Long  // of the text, or one that it is a part of, where it was checked
+	found *Long // what is found; nil: nothing is noted
 }
 
 // What was expected after an entry of an object or an array.
@@ -204,6 +206,12 @@ func controls(eight []byte) uint64 {
 // checkedString skips a string of a text that was checked: it ends at the first quote that
 // an even number of backslashes precede.
 func (s *scanner) checkedString() error {
+	if len(s.long) > 0 {
+		if n := s.long.length(s.raw[s.at:]); n > 0 {
+			s.at += n
+			return nil
+		}
+	}
 	for from := s.at + 1; ; {
 		i := bytes.IndexByte(s.raw[from:], '"')
 		if i < 0 {
@@ -228,6 +236,7 @@ func (s *scanner) str() error {
 	if s.checked {
 		return s.checkedString()
 	}
+	begin := s.at
 	s.at++
 	quote, backslash := 0, 0 // the next ones, where they are not behind
 	for {
@@ -251,6 +260,9 @@ func (s *scanner) str() error {
 			return s.bad("a string does not end")
 		default:
 			s.at++
+			if s.found != nil && s.at-begin >= longString && len(*s.found) < mostLong {
+				*s.found = append(*s.found, s.raw[begin:s.at:s.at])
+			}
 			return nil
 		}
 	}

@@ -22,9 +22,10 @@ func Check(raw []byte) error {
 // formed from some place on, an error comes last.
 func CheckMembers(raw []byte) iter.Seq2[Member, error] { return members(scanner{raw: raw}) }
 
-// CheckKnownMembers is CheckMembers of a text of which the caller knows whether it is plain (Sum).
-func CheckKnownMembers(raw []byte, plain bool) iter.Seq2[Member, error] {
-	return members(scanner{raw: raw, plain: plain})
+// CheckKnownMembers is CheckMembers of a text of which the caller knows whether it is plain (Sum). The long strings
+// that it comes by are added to long.
+func CheckKnownMembers(raw []byte, plain bool, long *Long) iter.Seq2[Member, error] {
+	return members(scanner{raw: raw, plain: plain, found: long})
 }
 
 // Members is CheckMembers for a text that was checked, or a part of one.
@@ -55,9 +56,11 @@ func members(from scanner) iter.Seq2[Member, error] {
 
 // Elements are the elements of the array that a text is which was checked, or a part of one.
 // An error comes last, as of CheckMembers.
-func Elements(raw []byte) iter.Seq2[[]byte, error] {
+func Elements(raw []byte) iter.Seq2[[]byte, error] { return elements(scanner{raw: raw, checked: true}) }
+
+func elements(from scanner) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		s := scanner{raw: raw, checked: true}
+		s := from
 		more, err := s.open('[', ']', "an array was expected")
 		for more && err == nil {
 			s.space()
@@ -65,7 +68,7 @@ func Elements(raw []byte) iter.Seq2[[]byte, error] {
 			if err = s.value(2); err != nil {
 				break
 			}
-			if !yield(raw[start:s.at:s.at], nil) {
+			if !yield(s.raw[start:s.at:s.at], nil) {
 				return
 			}
 			more, err = s.more(']', errBracket)

@@ -54,7 +54,7 @@ var (
 func takeApart(p *Prompt) (b body, ok bool) {
 	turns, system := turnField[p.API], systemField[p.API]
 	var scratch []byte
-	for m, err := range jsonscan.Members(p.Body) {
+	for m, err := range p.Long.Members(p.Body) {
 		switch {
 		case err != nil:
 			return b, false
@@ -105,14 +105,14 @@ func (p *Prompt) readBody(b *body) (*text, bool) {
 	case p.API == Responses && b.turns[0] == '"':
 		ok = t.addContent(user, "user", b.turns)
 	default:
-		for message, err := range jsonscan.Elements(b.turns) {
+		for message, err := range p.Long.Elements(b.turns) {
 			if !ok || err != nil {
 				ok = false
 				break
 			}
 			var role, content []byte
 			first := len(t.turns) == 0
-			if role, content, ok = t.addMessage(message); first && p.API == Chat && string(role) == `"system"` {
+			if role, content, ok = t.addMessage(message, p.Long); first && p.API == Chat && string(role) == `"system"` {
 				context = content
 			}
 		}
@@ -220,10 +220,10 @@ func (t *text) addContent(k kind, header string, content []byte) bool {
 
 // addMessage adds an element of messages or input, and returns its role and its content. A message with more than
 // these goes in as it is.
-func (t *text) addMessage(message []byte) (role, content []byte, ok bool) {
+func (t *text) addMessage(message []byte, long jsonscan.Long) (role, content []byte, ok bool) {
 	var fields [96]byte
 	header, more := fields[:0], false
-	for m, err := range jsonscan.Members(message) {
+	for m, err := range long.Members(message) {
 		switch {
 		case err != nil:
 			return nil, nil, false

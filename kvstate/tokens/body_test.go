@@ -271,8 +271,8 @@ func FuzzRead_NeverPanicsAndAgreesWithJSON(f *testing.F) {
 		if !json.Valid(compact) {
 			t.Fatalf("%s made compact: %s", raw, compact)
 		}
-		if same := bytes.Equal(raw, compact); isCompact(raw) && !same || same && !isCompact(raw) && !bytes.Contains(raw, []byte("cache_control")) {
-			t.Fatalf("that %s is compact is %v, made so it is %s", raw, isCompact(raw), compact)
+		if same := bytes.Equal(raw, compact); isCompact(raw, nil) && !same || same && !isCompact(raw, nil) && !bytes.Contains(raw, []byte("cache_control")) {
+			t.Fatalf("that %s is compact is %v, made so it is %s", raw, isCompact(raw, nil), compact)
 		}
 		var plain bytes.Buffer
 		if !bytes.Contains(raw, []byte("cache_control")) && json.Compact(&plain, raw) == nil && !bytes.Equal(plain.Bytes(), appendCompact(nil, raw)) {

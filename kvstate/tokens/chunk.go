@@ -31,7 +31,7 @@ func (p *Prompt) chunksOf(b *body) []Chunk {
 	t := texts.Get().(*text)
 	defer t.free()
 	compact := b.turns
-	if present(b.system) || !isCompact(b.turns) {
+	if present(b.system) || !isCompact(b.turns, p.Long) {
 		t.compact = t.compact[:0]
 		if present(b.system) {
 			t.compact = append(appendCompact(t.compact, p.withoutAttribution(b.system)), '\n')

@@ -43,8 +43,8 @@ func appendCompact(dst, value []byte) []byte {
 	return dst
 }
 
-// isCompact reports whether appendCompact appends a value as it stands.
-func isCompact(value []byte) bool {
+// isCompact reports whether appendCompact appends a value as it stands. Its long strings may be known.
+func isCompact(value []byte, long jsonscan.Long) bool {
 	for at := 0; at < len(value); {
 		if value[at] != '"' {
 			if jsonscan.SkipSpace(value, at) != at {
@@ -53,7 +53,7 @@ func isCompact(value []byte) bool {
 			at++
 			continue
 		}
-		end, err := jsonscan.ValueEnd(value, at)
+		end, err := long.ValueEnd(value, at)
 		if err != nil {
 			return true
 		}

@@ -1,5 +1,7 @@
 package tokens
 
+import "github.com/tandem-gateway/tandem/kvstate/jsonscan"
+
 // API is the kind of path that a prompt came by.
 type API string
 
@@ -28,9 +30,10 @@ type Prompt struct {
 	// Body is the request as engines get it: one well-formed JSON object, no key
 	// twice. It is only read, and only during the call.
 	Body    []byte
-	Model   string // as the client named it
-	Adapter string // LoRA name, "" for none
-	Salt    string // cache_salt, "" for none
+	Long    jsonscan.Long // strings of Body; nil: they are not known
+	Model   string        // as the client named it
+	Adapter string        // LoRA name, "" for none
+	Salt    string        // cache_salt, "" for none
 
 	engine string // whose conversions count, see chatForm; "" is vLLM
 }

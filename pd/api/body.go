@@ -30,8 +30,9 @@ var ErrNotObject = errors.New("the body must be a JSON object")
 // shares the bytes of what it was made from, and is sent without ever being put
 // together.
 type Body struct {
-	source []byte // as parsed; nil for a body that was made of nothing
-	sum    uint64 // of source, see Sum; 0: it was not made
+	source []byte        // as parsed; nil for a body that was made of nothing
+	sum    uint64        // of source, see Sum; 0: it was not made
+	long   jsonscan.Long // strings of source
 	edited bool
 	fields []field
 }
@@ -131,9 +132,13 @@ func parseObject(raw []byte, plain bool) (Body, error) {
 		}
 		return Body{}, ErrNotObject
 	}
+	var long *Long // short bodies need no memory for it
+	if len(raw) >= longBody {
+		long = new(Long)
+	}
 	var room [usualFields]field
 	fields := room[:0]
-	for m, err := range jsonscan.CheckKnownMembers(raw, plain) {
+	for m, err := range jsonscan.CheckKnownMembers(raw, plain, long) {
 		if err != nil {
 			return Body{}, err
 		}
@@ -152,8 +157,15 @@ func parseObject(raw []byte, plain bool) (Body, error) {
 	if err := unique(fields); err != nil {
 		return Body{}, err
 	}
-	return Body{source: raw, fields: slices.Clone(fields)}, nil
+	b := Body{source: raw, fields: slices.Clone(fields)}
+	if long != nil {
+		b.long = *long
+	}
+	return b, nil
 }
+
+// longBody is from what length on the long strings of a body are noted, in bytes.
+const longBody = 16 << 10
 
 // usualFields is how many fields objects usually have.
 const usualFields = 16
@@ -243,6 +255,12 @@ func (b Body) Source() []byte {
 	}
 	return b.source
 }
+
+// Long are the long strings of the bytes that the body was parsed from.
+func (b Body) Long() Long { return b.long }
+
+// Long are long strings of a body, of which those need not look for the ends who walk its values again.
+type Long = jsonscan.Long
 
 // Len is the length of the body as it stands, in bytes.
 func (b Body) Len() int {
@@ -356,7 +374,7 @@ func Remove(key string) Edit { return Edit{Key: key} }
 // new ones come last in the order of the edits, all other bytes of members are
 // untouched.
 func (b Body) With(edits ...Edit) Body {
-	out := Body{source: b.source, sum: b.sum, edited: true, fields: make([]field, 0, len(b.fields)+len(edits))}
+	out := Body{source: b.source, sum: b.sum, long: b.long, edited: true, fields: make([]field, 0, len(b.fields)+len(edits))}
 	for i := range b.fields {
 		f := &b.fields[i]
 		edit, found := lastEdit(edits, f.key)
@@ -403,7 +421,7 @@ func (b Body) Rewrite(change func(key string, value Value) Value) Body {
 	if fields == nil {
 		return b
 	}
-	return Body{source: b.source, sum: b.sum, edited: true, fields: fields}
+	return Body{source: b.source, sum: b.sum, long: b.long, edited: true, fields: fields}
 }
 
 // Edited reports whether the body is no longer as it was parsed.

@@ -94,9 +94,12 @@ func (v Value) IsObject() bool { return len(v) > 0 && v[0] == '{' }
 
 // Members are the keys and raw values of an object, none of anything else: of a value in a body that was
 // parsed, which is not checked again. A key that appears twice comes twice.
-func (v Value) Members() iter.Seq2[string, Value] {
+func (v Value) Members() iter.Seq2[string, Value] { return v.MembersOf(nil) }
+
+// MembersOf is Members of a value in a body of which the long strings are known (Body.Long).
+func (v Value) MembersOf(long Long) iter.Seq2[string, Value] {
 	return func(yield func(string, Value) bool) {
-		for m, err := range jsonscan.Members(v) {
+		for m, err := range long.Members(v) {
 			if err != nil {
 				return
 			}
@@ -135,7 +138,7 @@ func (v Value) Array() (elements []Value, ok bool) {
 	if !v.IsArray() {
 		return nil, false
 	}
-	whole := v.each(func(e Value) bool {
+	whole := v.each(nil, func(e Value) bool {
 		elements = append(elements, e)
 		return true
 	})
@@ -147,18 +150,21 @@ func (v Value) Array() (elements []Value, ok bool) {
 
 // Elements are the raw elements of an array, none of anything else. They share the value's
 // bytes.
-func (v Value) Elements() iter.Seq[Value] {
+func (v Value) Elements() iter.Seq[Value] { return v.ElementsOf(nil) }
+
+// ElementsOf is Elements of a value in a body of which the long strings are known (Body.Long).
+func (v Value) ElementsOf(long Long) iter.Seq[Value] {
 	return func(yield func(Value) bool) {
 		if v.IsArray() {
-			v.each(yield)
+			v.each(long, yield)
 		}
 	}
 }
 
 // each yields the elements of an array until it is told to stop, and reports whether the
 // array came to its end.
-func (v Value) each(yield func(Value) bool) (whole bool) {
-	for element, err := range jsonscan.Elements(v) {
+func (v Value) each(long Long, yield func(Value) bool) (whole bool) {
+	for element, err := range long.Elements(v) {
 		if err != nil || !yield(element) {
 			return false
 		}

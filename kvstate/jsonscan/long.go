@@ -1,0 +1,49 @@
+package jsonscan
+
+import (
+	"bytes"
+	"iter"
+)
+
+// Long are the long strings of a text, as they lie in it, which CheckKnownMembers finds. Who walks the text or a part
+// of it again need not look for their ends, each time from their beginning on: most of a request is one string, or a
+// few. Of any other bytes it knows nothing, and the walk is the usual one, as it is of nil.
+type Long [][]byte
+
+const (
+	longString = 8 << 10 // bytes, with the quotes
+	mostLong   = 16      // are known
+	// aside is how much of a string is looked at before it may be a long one.
+	aside = 64
+)
+
+// Members is Members of the text, or of a part of it.
+func (l Long) Members(raw []byte) iter.Seq2[Member, error] {
+	return members(scanner{raw: raw, checked: true, long: l})
+}
+
+// Elements is Elements of a part of the text.
+func (l Long) Elements(raw []byte) iter.Seq2[[]byte, error] {
+	return elements(scanner{raw: raw, checked: true, long: l})
+}
+
+// ValueEnd is ValueEnd in a part of the text.
+func (l Long) ValueEnd(raw []byte, at int) (int, error) {
+	s := scanner{raw: raw, at: at, checked: true, long: l}
+	err := s.value(1)
+	return s.at, err
+}
+
+// length is how long the string is that a text begins with, 0 where that is not known. The bytes must be the same
+// ones, and not others that are equal.
+func (l Long) length(text []byte) int {
+	if len(text) < longString || bytes.IndexByte(text[1:aside], '"') >= 0 {
+		return 0
+	}
+	for _, s := range l {
+		if &s[0] == &text[0] && len(s) <= len(text) {
+			return len(s)
+		}
+	}
+	return 0
+}

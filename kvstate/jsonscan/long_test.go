@@ -1,0 +1,63 @@
+package jsonscan
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A walk that knows a text's long strings sees what any walk sees, of the text and of its parts, and does not look
+// for their ends; of other bytes, equal or not, it knows nothing.
+func TestLong_IsTheUsualWalk(t *testing.T) {
+	long := func(of string) string { return strings.Repeat(of, longString/len(of)+1) }
+	raw := []byte(fmt.Sprintf(` {"a":"%s","b":[{"c":"%s","d":"short"},"%s",["%s"]],"%s":1,"e":"%s"}`,
+		long("word "), strings.Repeat("w", aside)+long(`\"\\`), long("x")+`","`+long("y"), long("deep "), long("key "), strings.Repeat("z", aside)))
+	var known Long
+	for _, err := range CheckKnownMembers(raw, false, &known) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(known) < 5 {
+		t.Fatalf("%d long strings are found", len(known))
+	}
+	for _, s := range known {
+		at := bytes.Index(raw, s)
+		if n := known.length(raw[at:]); n != len(s) || s[0] != '"' || s[n-1] != '"' {
+			t.Errorf("the string at %d has %d bytes, of which %d are known", at, len(s), n)
+		}
+		if n := known.length(bytes.Clone(raw[at:])); n != 0 {
+			t.Errorf("of a copy %d bytes are known", n)
+		}
+	}
+	var walk func(long Long, part []byte) []string
+	walk = func(long Long, part []byte) (saw []string) {
+		end, err := long.ValueEnd(part, 0)
+		saw = append(saw, fmt.Sprint(end, err))
+		for m, err := range long.Members(part) {
+			saw = append(saw, string(m.Text), fmt.Sprint(err))
+			if err == nil {
+				saw = append(saw, walk(long, m.Value)...)
+			}
+		}
+		for e, err := range long.Elements(part) {
+			saw = append(saw, string(e), fmt.Sprint(err))
+			if err == nil {
+				saw = append(saw, walk(long, e)...)
+			}
+		}
+		return saw
+	}
+	want := walk(nil, raw)
+	for name, text := range map[string][]byte{"the text": raw, "a copy": bytes.Clone(raw)} {
+		if got := walk(known, text); !slices.Equal(got, want) {
+			t.Errorf("%s is walked otherwise", name)
+		}
+	}
+	end, err := known.ValueEnd(raw[:len(raw)/4], bytes.Index(raw, known[0]))
+	if wantEnd, wantErr := ValueEnd(raw[:len(raw)/4], bytes.Index(raw, known[0])); end != wantEnd || fmt.Sprint(err) != fmt.Sprint(wantErr) {
+		t.Errorf("cut, it ends at %d, %v; want %d, %v", end, err, wantEnd, wantErr)
+	}
+}
