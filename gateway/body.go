@@ -17,34 +17,34 @@ import (
 // handler (readBodyWithStreaming in its http.go), in bytes.
 const prefetched = 8 << 10
 
-// readBody reads a request's body to its end.
-func (s *Server) readBody(c *fiber.Ctx) (body []byte, err error) {
+// readBody reads a request's body to its end. in is the memory that it lies in, nil if that does not come back.
+func (s *Server) readBody(c *fiber.Ctx) (body []byte, in *heldMemory, err error) {
 	length := c.Request().Header.ContentLength() // negative: it comes in chunks
 	if length > s.cfg.MaxBody {
-		return nil, s.tooLarge()
+		return nil, nil, s.tooLarge()
 	}
 	stream := c.Context().RequestBodyStream()
 	if stream == nil {
-		return nil, nil
+		return nil, nil, nil
 	}
 	buffer := s.newBodyBuffer(length)
 	defer buffer.counted.release()
 	body, err = buffer.readAll(stream)
 	switch {
 	case errors.Is(err, errBodyTooLarge):
-		return nil, s.tooLarge()
+		return nil, nil, s.tooLarge()
 	case errors.Is(err, queue.ErrFull):
-		return nil, err
+		return nil, nil, err
 	case badMessageOf(c) != nil: // fasthttp takes an error in trailers for their end
-		return nil, badMessageOf(c).request()
+		return nil, nil, badMessageOf(c).request()
 	case err != nil:
-		return nil, unreadable(err)
+		return nil, nil, unreadable(err)
 	case len(body) < length || length < 0 && hasEnded(c):
-		return nil, context.Canceled // the client left
+		return nil, nil, context.Canceled // the client left
 	}
 	err = c.Request().CloseBodyStream()
 	c.Request().ResetBody() // of which fasthttp keeps the beginning for as long as the answer takes
-	return body, err
+	return body, buffer.held, err
 }
 
 // bodyBuffer is a body while it is read. It grows with what has come, and is counted.
@@ -54,8 +54,8 @@ type bodyBuffer struct {
 	most    int // bytes that a body may have
 	counted reservedBytes
 
-	memory *bodyMemory // for add
-	held   heldMemory  // that data lies in, of add
+	memory *bodyMemory
+	held   *heldMemory // that data lies in; nil: in memory that does not come back
 }
 
 var errBodyTooLarge = errors.New("the body is larger than the limit")
@@ -75,7 +75,7 @@ func (b *bodyBuffer) readAll(r io.Reader) ([]byte, error) {
 	if !b.counted.grow(b.length) {
 		return nil, queue.ErrFull
 	}
-	b.data = make([]byte, 0, min(largest, max(freeBytes, min(b.length, roomAtOnce))))
+	b.makeRoom(min(largest, max(freeBytes, min(b.length, roomAtOnce))))
 	for {
 		n, err := r.Read(b.data[len(b.data):cap(b.data)])
 		b.data = b.data[:len(b.data)+n]
@@ -96,8 +96,30 @@ func (b *bodyBuffer) readAll(r io.Reader) ([]byte, error) {
 		if !b.counted.grow(size) {
 			return nil, queue.ErrFull
 		}
-		b.data = append(make([]byte, 0, size), b.data...)
+		b.makeRoom(size)
 	}
+}
+
+// makeRoom moves the body to memory of a size, or longer. Of a body of unknown length it does not come back: it is
+// moved once more, to as much as it needs.
+func (b *bodyBuffer) makeRoom(size int) {
+	if b.length < 0 {
+		b.data = append(make([]byte, 0, size), b.data...)
+		return
+	}
+	b.moveTo(sizeFor(size))
+}
+
+// moveTo moves the body to memory of a size of sizeFor.
+func (b *bodyBuffer) moveTo(size int) {
+	if b.held == nil {
+		if !comesBack(size) {
+			b.data = append(make([]byte, 0, size), b.data...)
+			return
+		}
+		b.held = new(heldMemory)
+	}
+	b.data = b.held.grow(b.memory, size, b.data)
 }
 
 // roomAtOnce is how much memory a body takes at once that says that it is as long, in bytes: most prompts are
@@ -120,7 +142,7 @@ func (b *bodyBuffer) add(piece []byte) error {
 		if !b.counted.grow(room) {
 			return queue.ErrFull
 		}
-		b.data = b.held.grow(b.memory, room, b.data)
+		b.moveTo(room)
 	}
 	b.data = append(b.data, piece...)
 	return nil

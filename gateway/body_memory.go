@@ -29,10 +29,14 @@ func sizeFor(room int) int {
 	return shortestKept << sizeIndex(room)
 }
 
+// comesBack reports whether memory of a size of sizeFor does.
+func comesBack(size int) bool { return size >= shortestKept && size <= longestKept }
+
 func sizeIndex(room int) int { return bits.Len(uint((max(room, 1) - 1) / shortestKept)) }
 
-// heldMemory is memory that a body lies in, for those who hold it: grow's caller, and who calls hold. The last to
-// release it gives it back. What one of them never releases is left to the collector. Its zero value is none.
+// heldMemory is memory that a body lies in, for those who hold it: grow's caller, and who calls Hold. The last to
+// release it gives it back. What one of them never releases is left to the collector. Its zero value is none, and so is
+// nil.
 type heldMemory struct {
 	bytes   *[]byte // nil: the body lies in memory that does not come back
 	of      *sync.Pool
@@ -42,9 +46,9 @@ type heldMemory struct {
 
 // grow returns a body in memory of a size of sizeFor, and gives back what it lay in before: its only holder does it.
 func (h *heldMemory) grow(m *bodyMemory, size int, body []byte) []byte {
-	if size < shortestKept || size > longestKept {
+	if !comesBack(size) {
 		body = append(make([]byte, 0, size), body...)
-		h.release()
+		h.Release()
 		return body
 	}
 	of := &m.bySize[sizeIndex(size)]
@@ -54,18 +58,22 @@ func (h *heldMemory) grow(m *bodyMemory, size int, body []byte) []byte {
 		bytes = &taken
 	}
 	body = append((*bytes)[:0], body...)
-	h.release()
+	h.Release()
 	h.bytes, h.of = bytes, of
 	h.holders.Store(1)
 	return body
 }
 
-// hold lets another read the memory, until it releases it.
-func (h *heldMemory) hold() { h.holders.Add(1) }
+// Hold lets another read the memory, until it releases it.
+func (h *heldMemory) Hold() {
+	if h != nil {
+		h.holders.Add(1)
+	}
+}
 
-// release is the end of one who held it. Any goroutine may call it.
-func (h *heldMemory) release() {
-	if h.holders.Add(-1) > 0 || h.bytes == nil {
+// Release is the end of one who held it. Any goroutine may call it.
+func (h *heldMemory) Release() {
+	if h == nil || h.holders.Add(-1) > 0 || h.bytes == nil {
 		return
 	}
 	bytes := h.bytes
@@ -81,8 +89,11 @@ func (h *heldMemory) release() {
 	h.of.Put(bytes)
 }
 
-// lose is release where somebody may read the memory who does not hold it.
-func (h *heldMemory) lose() {
+// Lose is Release where somebody may read the memory who does not hold it.
+func (h *heldMemory) Lose() {
+	if h == nil {
+		return
+	}
 	h.lost.Store(true)
-	h.release()
+	h.Release()
 }

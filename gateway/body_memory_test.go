@@ -28,11 +28,11 @@ func TestHeldMemory_ComesBackFromTheLastHolder(t *testing.T) {
 		end  func(h *heldMemory)
 		back bool
 	}{
-		"released":              {func(h *heldMemory) { h.release() }, true},
-		"held by another":       {func(h *heldMemory) { h.hold(); h.release() }, false},
-		"released by another":   {func(h *heldMemory) { h.hold(); h.release(); h.release() }, true},
-		"lost":                  {func(h *heldMemory) { h.lose() }, false},
-		"lost, then released":   {func(h *heldMemory) { h.hold(); h.lose(); h.release() }, false},
+		"released":              {func(h *heldMemory) { h.Release() }, true},
+		"held by another":       {func(h *heldMemory) { h.Hold(); h.Release() }, false},
+		"released by another":   {func(h *heldMemory) { h.Hold(); h.Release(); h.Release() }, true},
+		"lost":                  {func(h *heldMemory) { h.Lose() }, false},
+		"lost, then released":   {func(h *heldMemory) { h.Hold(); h.Lose(); h.Release() }, false},
 		"released, then grown":  {func(h *heldMemory) { h.grow(&bodyMemory{}, size, nil) }, true},
 		"released, then larger": {func(h *heldMemory) { h.grow(&bodyMemory{}, longestKept+1, nil) }, true},
 	} {

@@ -141,11 +141,20 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 		return nil, err
 	}
 	x.buffer = readBufferOf(x.conn, c.Context().RequestBodyStream(), x.server.spare)
-	body, err := x.server.readBody(c)
+	body, memory, err := x.server.readBody(c)
 	if err != nil {
 		return nil, err
 	}
-	return x.accept(c, body, coding)
+	if req, err = x.accept(c, body, coding); err == nil && memory != nil && liesIn(req.Body, body) {
+		req.Memory = memory
+	}
+	return req, err
+}
+
+// liesIn reports whether a request's body is what was read, and not decoded, stripped or translated from it.
+func liesIn(body api.Body, read []byte) bool {
+	source := body.Source()
+	return len(source) == len(read) && len(read) > 0 && &source[0] == &read[0]
 }
 
 // checkHeader finds the key of a request, and the coding of its body, before that is read.

@@ -173,18 +173,18 @@ func (e *PickExchange) MarkSent() {
 	sent.Body = api.Body{}
 	e.answer.req, e.body.data = &sent, nil
 	if letGo {
-		e.body.held.release()
+		e.body.held.Release()
 	} else {
-		e.body.held.lose()
+		e.body.held.Lose()
 	}
 }
 
 // HoldBody lets the parts of the pick's body be read behind MarkSent, until ReleaseBody is called as often. It is
 // for before MarkSent.
-func (e *PickExchange) HoldBody() { e.body.held.hold() }
+func (e *PickExchange) HoldBody() { e.body.held.Hold() }
 
 // ReleaseBody ends a HoldBody. Any goroutine may call it.
-func (e *PickExchange) ReleaseBody() { e.body.held.release() }
+func (e *PickExchange) ReleaseBody() { e.body.held.Release() }
 
 // Changes reports whether a body differs from the one that the client sent.
 func (e *PickExchange) Changes(body api.Body) bool {

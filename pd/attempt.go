@@ -180,7 +180,7 @@ func (o *Orchestrator) sendWhole(ctx context.Context, patience time.Duration, le
 			cancel(errServerDown)
 		}
 	})()
-	resp, err := send(ctx, o.Transport, server, path, id, askLoad(st.req.Header, leg, server), part)
+	resp, err := send(ctx, o.Transport, server, path, id, askLoad(st.req.Header, leg, server), part, st.req.Memory)
 	if err != nil {
 		return nil, nil, failedSend(ctx, leg, server.ID(), err)
 	}

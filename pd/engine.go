@@ -17,15 +17,21 @@ import (
 )
 
 // send posts one leg and returns when the engine's headers are there. The
-// transport is used bare: no redirect is followed, nothing is sent twice.
-func send(ctx context.Context, transport http.RoundTripper, server *pools.Server, path, attempt string, header http.Header, part connector.LegRequest) (*http.Response, error) {
+// transport is used bare: no redirect is followed, nothing is sent twice. memory is what the leg is a part of, which is
+// held until it was sent; nil: that does not matter.
+func send(ctx context.Context, transport http.RoundTripper, server *pools.Server, path, attempt string, header http.Header, part connector.LegRequest, memory TextMemory) (*http.Response, error) {
 	to, err := urlOf(server.URL, path)
 	if err != nil {
 		return nil, err
 	}
+	body := enginehttp.NewBody(part.Body.Parts())
+	if memory != nil {
+		memory.Hold()
+		body.WhenUnread(memory.Release)
+	}
 	req := (&http.Request{
 		Method: http.MethodPost, URL: to, Host: to.Host, Header: legHeader(header, part.Header, server.Rank, attempt),
-		Body: enginehttp.NewBody(part.Body.Parts()), ContentLength: int64(part.Body.Len()),
+		Body: body, ContentLength: int64(part.Body.Len()),
 	}).WithContext(ctx)
 	propagation.TraceContext{}.Inject(ctx, traceCarrier{propagation.HeaderCarrier(req.Header)})
 	resp, err := transport.RoundTrip(req)

@@ -38,7 +38,7 @@ func TestSend_NamesTheRankAndReadsTheLoad(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp, err := send(t.Context(), http.DefaultTransport, s, "/v1/completions", "attempt-1", http.Header{"Authorization": {"Bearer x"}}, connector.LegRequest{Body: body})
+		resp, err := send(t.Context(), http.DefaultTransport, s, "/v1/completions", "attempt-1", http.Header{"Authorization": {"Bearer x"}}, connector.LegRequest{Body: body}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

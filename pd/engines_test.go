@@ -210,10 +210,14 @@ func (f *engineFleet) run(ctx context.Context, req *Request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
+	return readToEnd(answer), nil
+}
+
+func readToEnd(answer *Answer) reply {
 	r := reply{Answer: answer}
 	if answer.Stream == nil {
 		r.text = textOf(string(answer.Body))
-		return r, nil
+		return r
 	}
 	defer answer.Stream.Close()
 	var all strings.Builder
@@ -233,7 +237,7 @@ func (f *engineFleet) run(ctx context.Context, req *Request) (reply, error) {
 			r.text += textOf(data)
 		}
 	}
-	return r, nil
+	return r
 }
 
 // served is run for a request that is to be answered.

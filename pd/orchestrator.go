@@ -115,7 +115,7 @@ func (o *Orchestrator) wait(ctx context.Context, req *Request) (*requestState, e
 		return nil, err
 	}
 	o.Budget.CountRequest(arrived)
-	return &requestState{client: req, entry: entry, arrived: arrived, span: spans.RootOf(ctx)}, nil
+	return &requestState{client: req, entry: entry, arrived: arrived, span: spans.RootOf(ctx), memory: req.Memory}, nil
 }
 
 func (o *Orchestrator) enterQueue(ctx context.Context, req *Request) (entry *queue.Entry, err error) {
@@ -140,7 +140,7 @@ func (o *Orchestrator) locate(ctx context.Context, st *requestState) {
 // reset is a request before its first attempt.
 func (o *Orchestrator) reset(st *requestState) {
 	st.release()
-	*st = requestState{client: st.client, req: st.client, form: o.formOf(st.client), entry: st.entry, arrived: st.arrived, span: st.span, capacity: st.capacity}
+	*st = requestState{client: st.client, req: st.client, form: o.formOf(st.client), entry: st.entry, arrived: st.arrived, span: st.span, memory: st.memory, capacity: st.capacity}
 	st.bind = bindRequest{req: st.client, base: o.BaseOf(st.client.Model), arrived: st.arrived, entry: st.entry, waited: st.entry.Waited}
 	st.bind.firstFromPrefill = firstTokens{o}.mayBeFromPrefill(st.client)
 	st.bind.tried.mustAggregate = st.client.Aggregated || failsAtOneToken(st.client) || o.Suspects.DiedOfHandoff(st.client, st.arrived)
@@ -242,6 +242,7 @@ func (o *Orchestrator) relay(ctx context.Context, st *requestState, b *binding) 
 func (o *Orchestrator) end(st *requestState) {
 	if !st.streams {
 		st.release()
+		st.releaseText()
 	}
 	st.capacity.End()
 	if !st.streams && st.entry != nil {

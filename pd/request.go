@@ -20,6 +20,8 @@ type Request struct {
 	Body    api.Body    // free of control fields
 	Header  http.Header // what both legs carry besides Tandem's own
 
+	Memory TextMemory // of Body; nil: it is not given back
+
 	// Class is the priority class: 0 is served first. Within a class the tenants
 	// take turns; Tenant is "" where there are none.
 	Class  int
@@ -97,7 +99,7 @@ func (a *Answer) isComplete() bool { return a.leg == nil }
 // withoutText is the request with what the client says let go of.
 func (r *Request) withoutText() *Request {
 	rest := *r
-	rest.Body = r.Body.WithoutText()
+	rest.Body, rest.Memory = r.Body.WithoutText(), nil
 	return &rest
 }
 

@@ -43,6 +43,8 @@ type requestState struct {
 	continuations int                    // how often its stream was continued
 	begun         []byte                 // the events of its stream that prefill's token makes
 
+	memory TextMemory // of the client's text, until it is given back; nil: it is not
+
 	capacity scalefromzero.Wait // for servers that are started for it
 	streams  bool               // its stream gives its servers and its place back
 }
@@ -136,13 +138,13 @@ func (st *requestState) dropText() (letGo bool) {
 		b.handoff.DropLeg()
 	}
 	p := st.bind.prefix
-	if p == nil {
-		return st.transcript == nil
-	}
-	if p.tokens.Complete || p.tokens.Chunks != nil {
+	if p != nil && (p.tokens.Complete || p.tokens.Chunks != nil) {
 		p.prompt.Body, p.prompt.Long = nil, nil // else an engine's tokens are recalled by it when the usage comes
 	}
-	return st.transcript == nil && p.prompt.Body == nil && p.tokens.Mode != tokens.Engine
+	if p == nil || p.prompt.Body == nil {
+		st.releaseText()
+	}
+	return st.transcript == nil && (p == nil || p.prompt.Body == nil && p.tokens.Mode != tokens.Engine)
 }
 
 // dropTextOnceSent returns what is dropText as soon as the binding's legs are sent, and says so.

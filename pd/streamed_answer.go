@@ -68,7 +68,7 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 	b.decode.MarkSent(b.chosen.Terms.FirstStep())
 	sample := o.Binder.beginTransfer(st, b, start)
 	defer sample.end()
-	resp, err := send(legCtx, o.Transport, server, st.req.Dialect.Path, id, st.req.Header, part)
+	resp, err := send(legCtx, o.Transport, server, st.req.Dialect.Path, id, st.req.Header, part, st.req.Memory)
 	if err != nil {
 		return nil, failedSend(legCtx, leg, server.ID(), err)
 	}

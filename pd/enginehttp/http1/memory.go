@@ -7,19 +7,40 @@ import (
 
 // Body is the body of a request in memory, which it lets go of as it is sent: a stream's answer may take
 // hours longer. It is sent once.
-type Body struct{ parts net.Buffers }
+type Body struct {
+	parts net.Buffers
+	// unread is called once nothing reads the parts any more, by whatever goroutine; nil: nobody wants to know. It is
+	// not called where another transport than this package's reads them: that may do so behind the end of its request.
+	unread func()
+	read   bool // by Read
+}
 
 // NewBody returns the body of a request that consists of parts.
 func NewBody(parts iter.Seq[[]byte]) *Body {
-	b := &Body{make(net.Buffers, 0, 8)} // which a usual request has
+	b := &Body{parts: make(net.Buffers, 0, 8)} // which a usual request has
 	for part := range parts {
 		b.parts = append(b.parts, part)
 	}
 	return b
 }
 
+// WhenUnread has a function called once nothing reads the body any more. It is for before the body is sent.
+func (b *Body) WhenUnread(unread func()) { b.unread = unread }
+
+// letGo lets go of the parts: they were written, or will not be.
+func (b *Body) letGo() {
+	b.parts = nil
+	if unread := b.unread; unread != nil && !b.read {
+		b.unread = nil
+		unread()
+	}
+}
+
 // Read reads what is left.
-func (b *Body) Read(p []byte) (int, error) { return b.parts.Read(p) }
+func (b *Body) Read(p []byte) (int, error) {
+	b.read = true
+	return b.parts.Read(p)
+}
 
 // Close lets nothing go: a body may be closed while another goroutine sends it.
 func (b *Body) Close() error { return nil }

@@ -151,7 +151,7 @@ func (o *outgoing) takeShortBody(r *http.Request) error {
 		for _, part := range memory.parts {
 			o.data = append(o.data, part...)
 		}
-		memory.parts = nil
+		memory.letGo()
 	case !is && r.GetBody != nil: // so that it does not wait for anything
 		head := len(o.data)
 		o.data = append(o.data, make([]byte, o.length)...)
@@ -292,6 +292,7 @@ func (o *outgoing) writeParts(w *watchedWriter, tcp *net.TCPConn, b *Body) error
 	all := append(append(make(net.Buffers, 0, 1+len(b.parts)), o.data), b.parts...)
 	b.parts = nil
 	_, w.err = all.WriteTo(tcp)
+	b.letGo()
 	return w.err
 }
 

@@ -179,8 +179,13 @@ func target(r *http.Request) (key, error) {
 	return to, nil
 }
 
+// closeBody closes the body of a request that is not sent.
 func closeBody(r *http.Request) {
-	if r.Body != nil {
-		_ = r.Body.Close()
+	if r.Body == nil {
+		return
+	}
+	_ = r.Body.Close()
+	if memory, is := r.Body.(*Body); is {
+		memory.letGo()
 	}
 }
