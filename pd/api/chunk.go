@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -146,7 +147,11 @@ func (c *Chunk) hole(i int) [2]int {
 // Without appends the event without its ids to out. A field goes with the comma before
 // it, or behind it where it is the first.
 func (c *Chunk) Without(out, data []byte) []byte {
-	at := 0
+	at, size := 0, len(data)
+	for i := range c.holes + len(c.more) {
+		size -= c.hole(i)[1] - c.hole(i)[0]
+	}
+	out = slices.Grow(out, max(0, size)) // and not by doubling: it is kept
 	for i := range c.holes + len(c.more) {
 		field := c.hole(i)
 		before := bytes.TrimRight(data[at:field[0]], " \t\r\n")

@@ -224,6 +224,7 @@ func (s *EventReader) Drain() { _, _ = io.CopyN(io.Discard, s.from, int64(max(0,
 func (e Event) AppendWithData(out, data []byte) []byte {
 	const before, after = "data: ", "\n\n"
 	if len(e.Raw) == len(before)+len(e.Data)+len(after) && bytes.HasPrefix(e.Raw, []byte(before)) { // there are no others
+		out = slices.Grow(out, len(before)+len(data)+len(after)) // and not by doubling: it is kept
 		return append(append(append(out, before...), data...), after...)
 	}
 	for line := range bytes.Lines(e.Raw) {
