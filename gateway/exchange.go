@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/enginehttp/http1"
 	"github.com/tandem-gateway/tandem/pd/histogram"
 	"github.com/tandem-gateway/tandem/pd/messages"
 	"github.com/tandem-gateway/tandem/pd/spans"
@@ -41,6 +42,7 @@ type exchange struct {
 	buffer  readBuffer      // of conn
 	ctx     context.Context // ends when the client leaves or the exchange is over
 	cancel  context.CancelFunc
+	legs    http1.Interrupt // what ctx is
 	span    trace.Span
 
 	stopClientWatch func() bool // reports whether the client has left
@@ -67,7 +69,7 @@ func (s *Server) handle(c *fiber.Ctx, d *api.Dialect) error {
 		x.fail(c, err)
 		return nil
 	}
-	x.stopClientWatch = watchClient(x.conn, x.cancel)
+	x.stopClientWatch = watchClient(x.conn, x.clientLeft)
 	x.observeStart(req)
 	answer, err := s.pd.Run(x.ctx, req)
 	if err == nil {
@@ -103,8 +105,15 @@ func (s *Server) beginExchange(ctx context.Context, h header, d *api.Dialect) *e
 		ctx = propagation.TraceContext{}.Extract(ctx, carrier)
 	}
 	ctx, x.span = spans.StartRequest(ctx, s.tracer, x.id, d)
-	x.ctx, x.cancel = context.WithCancel(ctx)
+	x.legs.Context, x.cancel = context.WithCancel(ctx)
+	x.ctx = &x.legs
 	return x
+}
+
+// clientLeft ends all that is done for the client.
+func (x *exchange) clientLeft() {
+	x.cancel()
+	x.legs.End()
 }
 
 const requestIDHeader = "X-Request-Id"

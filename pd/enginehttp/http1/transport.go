@@ -100,10 +100,7 @@ func (t *Transport) attempt(r *http.Request, to key) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	e := exchange{t: t, c: c, ctx: ctx, trace: trace, stop: func() bool { return true }}
-	if ctx.Done() != nil {
-		e.stop = context.AfterFunc(ctx, c.abortFunc)
-	}
+	e := exchange{t: t, c: c, ctx: ctx, trace: trace, stop: afterCancel(ctx, c)}
 	resp, err := e.run(r, o)
 	if err == nil {
 		return resp, nil
