@@ -41,7 +41,7 @@ type Order struct {
 	isFree           []bool      // scratch of Next: by prefill server, whether it is about to be free
 	awaitedWork      []float64   // scratch of Next: by prefill server, the prefills of the requests that go first and wait for it
 	beginsIn         []float64   // scratch of Next: by prefill server, that and the work ahead of it; infinite where it is free
-	soonest          float64     // scratch of Next: at most the least of beginsIn of the busy ones
+	soonest          float64     // scratch of Next: at most the least of beginsIn of those that are free to none
 	moved            []*Ticket   // scratch of Next: the requests that have become late
 	least            float64     // scratch of Next: the rank of the best so far
 	mostKVRoom       int         // scratch of Next: the most that any decode server has

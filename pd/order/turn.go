@@ -378,7 +378,7 @@ func (o *Order) goesBehindBest(t *Ticket, s *Servers) bool {
 	price, most := o.price(t), math.Inf(1)
 	for _, p := range o.free {
 		if t.awaitsRest(p, &s.Prefill[p]) {
-			continue
+			return false
 		}
 		if t.rankOn(p) < o.least {
 			return false
@@ -394,12 +394,12 @@ func (o *Order) goesBehindBest(t *Ticket, s *Servers) bool {
 	return !o.mayBusyCostLess(t, price, most-s.HandOff-o.fastestDecode.leastCost(t))
 }
 
-// mayBusyCostLess says whether a server that is not free could cost less than limit with what goes first
-// there, the second leg and decode's part left out.
+// mayBusyCostLess says whether a server that is not free to any request could cost one less than limit
+// with what goes first there, the second leg and decode's part left out.
 func (o *Order) mayBusyCostLess(t *Ticket, price, limit float64) bool {
 	behind := t.behindAt(price)
 	for i, p := range behind.servers {
-		if seconds := behind.seconds[i]; seconds < limit && o.beginsIn[p]+seconds < limit {
+		if seconds := behind.seconds[i]; seconds < limit && !o.isFree[p] && o.beginsIn[p]+seconds < limit {
 			return true
 		}
 	}
@@ -545,7 +545,8 @@ const rounding = 1e-6
 func (o *Order) isBusyPairBetter(t *Ticket, s *Servers, limit float64) (found bool) {
 	price, decoding := o.price(t), o.fastestDecode.leastCost(t)
 	least := o.leastBehind(t, s, price, decoding)
-	if o.soonest+least >= limit || !o.mayBusyCostLess(t, price, limit-s.HandOff-decoding) {
+	follows := slices.ContainsFunc(o.free, func(p int) bool { return t.awaitsRest(p, &s.Prefill[p]) })
+	if !follows && (o.soonest+least >= limit || !o.mayBusyCostLess(t, price, limit-s.HandOff-decoding)) {
 		return false
 	}
 	best := Pair{}
@@ -576,12 +577,12 @@ func (o *Order) leastBehind(t *Ticket, s *Servers, price, decoding float64) floa
 	return s.HandOff + t.leastPrefill + t.leastReference + (price-1)*t.leastBatch + decoding - rounding
 }
 
-// soonestBegin is in how many seconds the first of the servers that are not free could begin a prompt
-// behind those that wait for it.
+// soonestBegin is in how many seconds the first of the servers that are not free to any request could
+// begin a prompt behind those that wait for it.
 func (o *Order) soonestBegin() float64 {
 	soonest := math.Inf(1)
 	for _, p := range o.busy {
-		if seconds := o.beginsIn[p]; seconds < soonest { // min takes twice as long
+		if seconds := o.beginsIn[p]; seconds < soonest && !o.isFree[p] { // min takes twice as long
 			soonest = seconds
 		}
 	}
