@@ -61,7 +61,8 @@ func (l *benchLobby) occupy(b *testing.B, s *pools.Server) {
 }
 
 // comes lets one more request wait: prompts of 12,000 tokens on the mean, as in the traces, no two
-// of one length. What servers hold of them all begin with, and the rest is their own.
+// of one length. What servers hold of them all begin with, and the rest is their own. What servers hold
+// is looked up before a request waits, as await does.
 func (l *benchLobby) comes(i int) {
 	n := 10_000 + 4*(i%1000)
 	prompt := slices.Clone(l.shared[:min(n, len(l.shared))])
