@@ -400,6 +400,26 @@ func TestRun_LengthsAreLearnedOfWhatEnginesCount(t *testing.T) {
 	}
 }
 
+// A prompt whose pieces decode has pulled before teaches nothing: what is left is a part of its KV, and would
+// show a link that is many times as fast.
+func TestTransferSample_PiecesTeachNothing(t *testing.T) {
+	for _, pieces := range []int{0, 1} {
+		f := newTestFleet(t, 1, testPrompt(160))
+		st := f.arrives(testPrompt(6400), time.Now())
+		b, err := f.Binder.bindNow(&st.bind)
+		if err != nil || b.prefill == nil {
+			t.Fatalf("%+v, %v", b, err)
+		}
+		tr := st.transfer(b)
+		b.handoff, b.cut.done = tr.Handoff(), pieces
+		b.handoff.RecordPrefill(tr, []byte(`{"usage":{"prompt_tokens":6400},"kv_transfer_params":{"remote_block_ids":[[1]]}}`), time.Now())
+		if sample := f.Binder.beginTransfer(st, b, time.Now()); (sample.links != nil) != (pieces == 0) || (sample.bytes > 0) != (pieces == 0) {
+			t.Errorf("%d pieces: a sample of %.0f bytes, of a link: %v", pieces, sample.bytes, sample.links != nil)
+		}
+		b.release()
+	}
+}
+
 // The time from decode's dispatch to its first event, or to its whole answer, teaches the link
 // between the two servers; not while decode computes prompts as well.
 func TestTransferSample_TeachesTheLink(t *testing.T) {

@@ -47,10 +47,10 @@ const (
 // not what twice the bandwidth would change. So does one of a long prompt of which little
 // moves, as each turn of an agent has it: decode may have read its text for longer than the KV
 // traveled. Where decode has to wait for room, or
-// computes prompts itself, its time says nothing of the link.
+// computes prompts itself, or has pulled pieces of the prompt before, its time says nothing of the link.
 func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *transferSample {
 	c := &transferSample{server: b.decode.Server(), step: b.chosen.Terms.Step}
-	if !b.handoff.HasKV() || b.chosen.Terms.KVRoom > 0 || computesPrompts(c.server, now) {
+	if !b.handoff.HasKV() || b.cut.done > 0 || b.chosen.Terms.KVRoom > 0 || computesPrompts(c.server, now) {
 		return c
 	}
 	reading := time.Duration(st.req.PromptTokens) * readingPerToken / 2
