@@ -22,6 +22,9 @@ import (
 // waits for its turn again, by what is left of it; decode pulls one while the next is computed. The
 // last leg is that of any request, by the client's own body: what the pieces were wrong about is
 // computed there.
+//
+// What is left at the end, or a prompt too short for that, may be cut once more (cost.Model.Cut), so that most
+// of its KV moves while the rest is computed. The rest waits for no turn then.
 
 // begunPrefill is a prompt of which pieces are prefilled, and where.
 type begunPrefill struct {
@@ -76,6 +79,19 @@ func (ch *Chooser) pieceEnd(r *bindRequest, v *snapshot, prefill, decode int, no
 	return end
 }
 
+// cutEnd is where a prefill of all that is left of a request's prompt is cut, so that decode pulls what is
+// before that while the rest is computed; 0: it is not.
+func (ch *Chooser) cutEnd(r *bindRequest, v *snapshot, prefill, decode int, now time.Time) int {
+	from, to, c := v.prefill[prefill], v.decode[decode], &v.candidates.Prefill[prefill]
+	if r.pieces == 0 || !connector.TakesPieces(from, to) || c.Remote.Tokens > c.Cached.GPU || ch.pieceLosses.Factor(from.ID(), now) != 1 {
+		return 0
+	}
+	if end := ch.Cost.Cut(&v.candidates, prefill, decode, r.req.PromptTokens, blockTokens(from, to)); end <= r.certain {
+		return end
+	}
+	return 0
+}
+
 // pieceWork is what a piece of a prompt, which takes so long whole, is to the server that computes it.
 func (ch *Chooser) pieceWork(c *cost.Candidate, end int, whole time.Duration) curve.Work {
 	piece := ch.Cost.PieceTime(c, end)
@@ -116,12 +132,36 @@ func (ch *Chooser) claimPrefill(r *bindRequest, v *snapshot, b *binding, prefill
 	work := prefillWork(r, c, b.chosen.Terms.Prefill)
 	if b.upTo = ch.pieceEnd(r, v, prefill, decode, now); b.upTo > 0 {
 		work = ch.pieceWork(c, b.upTo, work.Estimate)
+	} else if end := ch.cutEnd(r, v, prefill, decode, now); end > 0 && ch.claimCut(v, b, prefill, end, work) {
+		return true
 	}
 	lease, err := v.prefill[prefill].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
 	if err != nil {
 		return false
 	}
 	b.prefill = lease
+	return true
+}
+
+// claimCut claims a prefill server for a prompt that is cut in two: for what is before the cut, and for the rest
+// which follows at once. False: it refused one of them.
+func (ch *Chooser) claimCut(v *snapshot, b *binding, prefill, end int, whole curve.Work) bool {
+	server, ignoreBreakers := v.prefill[prefill], v.ignoreBreakers || v.prefillPanic
+	first := ch.pieceWork(&v.candidates.Prefill[prefill], end, 0)
+	rest := curve.Work{
+		Tokens: whole.Tokens - end, Computed: max(1, whole.Computed-first.Computed),
+		Estimate: max(0, whole.Estimate-first.Estimate) + first.Shared, Shared: first.Shared,
+	}
+	before, err := server.Claim(pools.Prefill, first, ignoreBreakers)
+	if err != nil {
+		return false
+	}
+	behind, err := server.Claim(pools.Prefill, rest, ignoreBreakers)
+	if err != nil {
+		before.Release()
+		return false
+	}
+	b.prefill, b.behindCut, b.upTo = before, behind, end
 	return true
 }
 
@@ -161,7 +201,12 @@ func (o pieceLegs) prefillPieces(ctx context.Context, st *requestState, b *bindi
 	defer func() { st.bind.begun = nil }()
 	for b.upTo > 0 {
 		if failed := o.prefillPiece(ctx, st, b); failed != nil {
+			b.releaseBehindCut()
 			return failed
+		}
+		if b.behindCut != nil { // it has its place already
+			b.prefill, b.behindCut, b.upTo = b.behindCut, nil, 0
+			return nil
 		}
 		st.bind.begun = &begunPrefill{prefill: b.chosen.Prefill, decode: b.chosen.Decode, tokens: b.upTo}
 		rest, err := o.Binder.BindRest(ctx, &st.bind)
@@ -173,7 +218,7 @@ func (o pieceLegs) prefillPieces(ctx context.Context, st *requestState, b *bindi
 			st.retryWithoutBudget = true // it drains, sleeps or is gone, and the request is not why
 			return failed
 		}
-		b.prefill, b.upTo, b.withdraw, b.computed = rest.prefill, rest.upTo, rest.withdraw, rest.computed
+		b.prefill, b.behindCut, b.upTo, b.withdraw, b.computed = rest.prefill, rest.behindCut, rest.upTo, rest.withdraw, rest.computed
 	}
 	return nil
 }
@@ -197,7 +242,9 @@ func (o pieceLegs) prefillPiece(ctx context.Context, st *requestState, b *bindin
 		b.prefill.ReleasePrefilled(coverage.Tokens-coverage.Cached.Tokens, coverage.Cached.Tokens, 0)
 	}
 	b.prefill.RecordResult(nil)
-	b.confirmPrediction()
+	if b.behindCut == nil { // else the rest is as good as there
+		b.confirmPrediction()
+	}
 	if b.cut.done > 0 {
 		o.judgePiece(b, server, coverage.Cached)
 	}

@@ -104,6 +104,74 @@ func TestPrefillPieces_LeaveTheLastOne(t *testing.T) {
 	})
 }
 
+// bindCut gives a request servers whose link is so slow that its prompt is cut in two, and one place to each part.
+func (f *engineFleet) bindCut(prompt, certain int) (*requestState, *binding) {
+	f.t.Helper()
+	f.Binder.Cost.KVBytesPerToken = 256 << 10
+	st := f.longRequest(prompt, certain)
+	st.bind.pieces = cost.Pieces(time.Hour)
+	b, err := f.Binder.Late.await(f.t.Context(), &st.bind)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return st, b
+}
+
+// Of a prompt whose transfer takes long decode pulls the larger part while the rest is computed, which has its
+// place on the server from the beginning on and waits for no turn.
+func TestPrefillPieces_TheRestBehindACutFollowsAtOnce(t *testing.T) {
+	t.Parallel()
+	f := cuttingFleet(t, "0.32.0")
+	st, b := f.bindCut(7000, 7000)
+	cut := b.upTo
+	if cut < 2048 || cut >= 7000 || b.behindCut == nil {
+		t.Fatalf("cut at %d, the rest has its place: %v", cut, b.behindCut != nil)
+	}
+	in := func() pools.InFlight { return f.server(f.prefill[0]).InFlight(pools.Prefill, time.Now()) }
+	if now := in(); now.Requests != 2 || now.Tokens != 7000 || now.Rest != 0 {
+		t.Errorf("%+v on prefill, want the whole prompt in two parts", now)
+	}
+	rest := b.behindCut
+	if failed := (pieceLegs{f.Orchestrator}).prefillPieces(t.Context(), st, b); failed != nil {
+		t.Fatal(failed)
+	}
+	b.awaitPulled(t.Context())
+	if now := in(); b.prefill != rest || b.behindCut != nil || b.upTo != 0 || b.cut.tokens != cut || b.cut.done != 1 || now.Requests != 1 || now.Tokens != 7000-cut {
+		t.Errorf("%+v, the next goes to %d; %+v on prefill", b.cut, b.upTo, now)
+	}
+	p, d := f.prefill[0].State(), f.decode[0].State()
+	if p.PrefillsDone != 1 || p.HandoffsPulled != 1 || d.DecodesDone != 1 {
+		t.Errorf("%d prefilled, %d pulled, %d decoded, want one of each", p.PrefillsDone, p.HandoffsPulled, d.DecodesDone)
+	}
+	b.undo()
+	f.nothingIsLeft()
+}
+
+// Where it fails, or comes to nothing, the place of the rest is given back as well; and no cut goes beyond what
+// is known for certain, or to a server that loses pieces.
+func TestPrefillPieces_NoPlaceIsLeftBehindACut(t *testing.T) {
+	t.Parallel()
+	f := cuttingFleet(t, "0.32.0")
+	_, b := f.bindCut(7000, 7000)
+	b.undo()
+	f.nothingIsLeft()
+	if _, b = f.bindCut(7000, 2048); b.upTo != 0 || b.behindCut != nil {
+		t.Errorf("with 2048 tokens certain it is cut at %d", b.upTo)
+	}
+	b.undo()
+	st, b := f.bindCut(7000, 7000)
+	f.prefill[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Leg: "prefill"})
+	if failed := f.Orchestrator.prefill(t.Context(), st, b); failed == nil || failed.Status != 500 {
+		t.Errorf("%v", failed)
+	}
+	f.nothingIsLeft()
+	f.Binder.pieceLosses.Observe(b.chosen.Prefill, false, time.Now())
+	if _, b = f.bindCut(7000, 7000); b.upTo != 0 {
+		t.Errorf("on a server that lost a piece it is cut at %d", b.upTo)
+	}
+	b.undo()
+}
+
 // No piece goes beyond what is known for certain, nor to engines that are not known to take them.
 func TestPieceEnd_WhereAPromptIsPrefilledWhole(t *testing.T) {
 	t.Parallel()

@@ -32,10 +32,7 @@ func (o *Orchestrator) prepare(ctx context.Context, st *requestState, b *binding
 	if failed == nil {
 		return nil
 	}
-	if b.prefill != nil {
-		b.prefill.Release()
-	}
-	b.decode.Release()
+	b.release()
 	if failed.Kind == Gone {
 		o.Metrics.countStranded(b.handoff)
 	}

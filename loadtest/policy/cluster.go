@@ -35,6 +35,7 @@ type job struct {
 	onPrefill   int     // leading blocks it holds, hashed, on the prefill server
 	computed    int     // tokens
 	upTo        int     // tokens that the prefill under way computes: the prompt, or a piece of it
+	cut         int     // where the prefill under way is cut so that decode pulls what is before it meanwhile; 0: it is not
 	pieces      int     // of the prompt that are computed
 	done        int     // tokens of them
 	staged      int     // tokens that decode pulled before the last piece
@@ -267,6 +268,9 @@ func (s *Scenario) withOutput(r *Request, rng *rand.Rand) *Request {
 // dispatch sends a request to its servers.
 func (c *cluster) dispatch(j *job) {
 	prefill, decode := j.pair.Prefill, c.decodes[j.pair.Decode]
+	if j.cut > 0 {
+		j.upTo = j.cut
+	}
 	if prefill == Aggregated || c.scenario.Overlap && j.pieces == 0 {
 		decode.submit(j)
 	}
@@ -326,6 +330,11 @@ func (c *cluster) finishPiece(j *job) {
 		if len(j.staging) == 1 {
 			c.stage(j)
 		}
+	}
+	if j.cut > 0 {
+		j.cut, j.upTo = 0, j.req.Prompt
+		c.cal.after(c.scenario.RoundTrip, func() { c.prefills[j.pair.Prefill].submit(j) })
+		return
 	}
 	c.notifyGateways(j, pieceDone)
 }

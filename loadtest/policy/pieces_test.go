@@ -1,6 +1,11 @@
 package policy
 
-import "testing"
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/tandem-gateway/tandem/pd/cost"
+)
 
 // In pieces the mean time to the first token is shorter where prompts are long, decode has pulled
 // most before the last piece ends, and nothing is moved twice.
@@ -75,5 +80,36 @@ func TestRun_DecodeComputesBetweenTheStepsOfItsStreams(t *testing.T) {
 	}
 	if cut.ITL.P999 > s.SLO.ITL {
 		t.Errorf("one gap in a thousand is longer than %v s", cut.ITL.P999)
+	}
+}
+
+// A prompt that is too short for pieces is cut in two where its transfer takes long: decode pulls most of it
+// while the rest is computed, which follows at once. Where KV leaves layer by layer there is nothing to hide.
+func TestRun_ACutHidesTheTransfer(t *testing.T) {
+	alone := &Trace{Requests: []Request{{Prompt: 4000, Output: 10}}}
+	alone.Requests[0].Blocks = alone.newBlocks(nil, 4000)
+	pairs := func(p cost.Pieces) *Policy { // decode would compute it by itself
+		return &Policy{Name: "pairs", Kind: Ours, OneDecider: true, New: func(s *Scenario, _ *rand.Rand) any {
+			b := newLateBinder(s, false)
+			b.pieces = p
+			return b
+		}}
+	}
+	for name, hides := range map[string]bool{"A": false, "B": true} {
+		s := *scenario(t, name)
+		s.Noise = 0
+		c := newRun(t, alone, &s, pairs(cost.DefaultPieces))
+		if err := c.run(); err != nil {
+			t.Fatal(err)
+		}
+		j := &c.jobs[0]
+		moves, gained := 4000*s.Hardware.KVBytesPerToken/s.Hardware.NIC, meanTTFT(t, alone, &s, pairs(0))-(j.firstAt+s.trip()-j.arrived)
+		most := moves - s.RoundTrip - s.Hardware.PrefillStep
+		if hides && (j.pieces != 1 || j.staged < 3000 || gained < 0.7*most || gained > most) || !hides && (j.pieces != 0 || gained != 0) {
+			t.Errorf("%s: %d pieces, %d tokens pulled before the end, %.3f s gained of %.3f s that the transfer takes", name, j.pieces, j.staged, gained, moves)
+		}
+		if hides && (j.waited < s.RoundTrip || j.waited > 2*s.RoundTrip) {
+			t.Errorf("%s: it waited %.4f s, want a round trip and the way there", name, j.waited)
+		}
 	}
 }

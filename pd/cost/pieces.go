@@ -20,6 +20,12 @@ const DefaultPieces = Pieces(2 * time.Second)
 const (
 	// leastPiece is how many tokens a piece has at least to compute: each is two legs more.
 	leastPiece = 2048
+	// leastHidden is how many seconds of a transfer a cut must hide, and worthOfCut how many times what it
+	// costs: a leg, and a step of the engine, more.
+	leastHidden, worthOfCut = 0.02, 3
+	// leastBehindCut is the least part of what a server lacks of a prompt that is behind the cut, and
+	// leastBeforeCut how many tokens it computes before it at least.
+	leastBehindCut, leastBeforeCut = 0.1, 512
 	// lastPiece is the least part of a piece that the last one is, whose KV is all that is left to
 	// move when it ends.
 	lastPiece = 8
@@ -54,6 +60,31 @@ func (p Pieces) End(c *Candidate, prompt, block int) int {
 	}
 	if end -= end % block; end <= held || end >= prompt {
 		return prompt
+	}
+	return end
+}
+
+// Cut is where a prefill of all that is left of a prompt is cut in two so that decode pulls the KV before the
+// cut while the rest is computed, 0 where that is not worth it. The rest follows at once, on the same
+// place on the server: others have no turn in between. What is behind the cut takes as long to compute as what is
+// before it takes to move, as far as lengths say.
+func (m *Model) Cut(f *Candidates, prefill, decode, prompt, block int) int {
+	from, to := &f.Prefill[prefill], &f.Decode[decode]
+	held, has := from.Cached.GPU, min(prompt, to.Cached.Confirmed())
+	if block <= 0 || has >= prompt {
+		return 0
+	}
+	w := newWork(prompt)
+	computes := m.prefill(from, &w) - from.Prefill.Fixed()
+	moves := f.Links.After(0, prefill*len(f.Decode)+decode, float64(prompt-has)*m.TokenBytes(to))
+	end := prompt - int(max(leastBehindCut, moves/(moves+computes))*float64(prompt-held))
+	end -= end % block
+	if end < held+leastBeforeCut || end <= has {
+		return 0
+	}
+	hidden := min(moves*float64(end-has)/float64(prompt-has), computes*float64(prompt-end)/float64(prompt-held))
+	if hidden < max(leastHidden, worthOfCut*(from.Prefill.Fixed()+m.HandOff.Seconds())) {
+		return 0
 	}
 	return end
 }

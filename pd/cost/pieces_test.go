@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-gateway/tandem/kvstate/cached"
+	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
@@ -38,6 +39,38 @@ func TestPieces_End(t *testing.T) {
 	} {
 		if got := c.pieces.End(c.server, c.prompt, c.block); got != c.want {
 			t.Errorf("%s: up to %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+// A prompt is cut where as much of it is left to compute as the transfer of what is before takes, if
+// that hides enough of the transfer.
+func TestModel_Cut(t *testing.T) {
+	m := Default()
+	m.KVBytesPerToken, m.HandOff = 100_000, 3*time.Millisecond // 10 us of a link of 10 GB/s for a token
+	for _, c := range []struct {
+		name                string
+		held, has           int
+		perByte, fixed      float64
+		prompt, block, want int
+	}{
+		{"a fifth behind the cut", 0, 0, 2.5e-10, 0.005, 10_000, 16, 8000}, // 1 s of prefill, 0.25 s of transfer
+		{"half behind it where both take as long", 0, 0, 1e-9, 0.005, 10_000, 16, 4992},
+		{"no less than a tenth behind it", 0, 0, 1e-10, 0.005, 10_000, 16, 8992}, {"whole where decode lacks little", 0, 9000, 1e-10, 0.005, 10_000, 16, 0},
+		{"what prefill holds takes no time", 5000, 0, 1e-10, 0.005, 10_000, 16, 9152},
+		{"whole where decode has all", 0, 10_000, 1e-9, 0.005, 10_000, 16, 0},
+		{"whole where a transfer takes 0.02 s", 0, 0, 1e-10, 0.005, 2000, 16, 0},
+		{"whole where little is computed before it", 9400, 0, 1e-10, 0.005, 10_000, 16, 0},
+		{"whole where a step takes as long", 0, 0, 1e-10, 0.05, 10_000, 16, 0},
+		{"whole where the block is not known", 0, 0, 1e-10, 0.005, 10_000, 0, 0},
+	} {
+		from, to := holding(c.held, 0.1), holding(c.has, 0.1)
+		from.Prefill[0] = c.fixed
+		links := order.NewLinkTable(1, 1)
+		links.SecondsPerByte[0] = c.perByte
+		f := Candidates{Prefill: []Candidate{*from}, Decode: []Candidate{*to}, Links: links}
+		if got := m.Cut(&f, 0, 0, c.prompt, c.block); got != c.want {
+			t.Errorf("%s: cut at %d, want %d", c.name, got, c.want)
 		}
 	}
 }
