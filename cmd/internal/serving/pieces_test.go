@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // inPieces has pairs of which prefill computes prompts in pieces of the least size, 2,048 tokens.
@@ -97,6 +98,26 @@ func (c *cluster) answersLongPromptsAsOneEngine() (asked, prompts int) {
 		}
 	}
 	return asked, prompts
+}
+
+// A prompt that is too short for pieces is cut in two where its transfer takes long, as is believed here of
+// engines that are faster: at least the first ones, before the gateway has learned that. The answers are the same.
+func TestPieces_OfPromptsCutInTwo(t *testing.T) {
+	t.Parallel()
+	c := newCuttingCluster(t, 1, 1, func(*engine.Config) {}, func(cfg *config) {
+		inPieces(cfg)
+		cfg.pd.Pieces, cfg.cost.KVBytesPerToken = cost.Pieces(time.Hour), 256<<10
+		believe(cfg, 1)
+		cfg.pools.Prefill = curve.Curve{0.01, 0.1, 0} // half a second for five thousand tokens, and a tenth of one for their transfer
+	})
+	asked, _ := c.answersLongPromptsAsOneEngine()
+	pulled, kept := c.metric("tandem_prefill_pieces_total", `outcome="pulled"`), c.metric("tandem_prefill_pieces_total", `outcome="kept"`)
+	t.Logf("of %d prompts %v were cut", asked, kept)
+	if pulled < 1 || pulled > float64(asked) || kept != pulled {
+		t.Errorf("%v pieces were pulled, %v kept, of %d prompts", pulled, kept, asked)
+	}
+	eventually(t, "no hand-off is left", func() bool { return c.prefill[0].State().HandoffsOpen == 0 })
+	c.checkIdle(0)
 }
 
 // What is answered is what one engine answers, event for event and in all APIs; no token is
