@@ -68,6 +68,7 @@ func TestStream_SaysWhatIsInFlightAtOnceAndAllOfItEachBeat(t *testing.T) {
 			claim(0).Release()
 			time.Sleep(directDelay / 10)
 		}
+		synctest.Wait()
 		if n := sent - before; n > 12 {
 			t.Errorf("%d reports in ten times as long as changes are gathered", n)
 		}
