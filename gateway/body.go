@@ -112,11 +112,7 @@ func (b *bodyBuffer) makeRoom(size int) {
 
 // moveTo moves the body to memory of a size of sizeFor.
 func (b *bodyBuffer) moveTo(size int) {
-	if b.held == nil {
-		if !comesBack(size) {
-			b.data = append(make([]byte, 0, size), b.data...)
-			return
-		}
+	if b.held == nil && comesBack(size) {
 		b.held = new(heldMemory)
 	}
 	b.data = b.held.grow(b.memory, size, b.data)

@@ -414,15 +414,14 @@ const longestHead = 5*(1+5) + 2
 func (p *newPiece) appendHead(b []byte, size int) []byte {
 	inner := 0
 	if p.end {
-		inner += protowire.SizeTag(bodyEnds) + 1
+		inner += sizeOf(bodyEnds, 0)
 	}
 	if size > 0 {
-		inner += protowire.SizeTag(bodyBytes) + protowire.SizeBytes(size)
+		inner += sizeOf(bodyBytes, size)
 	}
-	mutation := protowire.SizeTag(streamedResponse) + protowire.SizeBytes(inner)
-	common := protowire.SizeTag(bodyMutation) + protowire.SizeBytes(mutation)
-	body := protowire.SizeTag(commonOf) + protowire.SizeBytes(common)
-	b = appendMessage(b, p.field, body)
+	mutation := sizeOf(streamedResponse, inner)
+	common := sizeOf(bodyMutation, mutation)
+	b = appendMessage(b, p.field, sizeOf(commonOf, common))
 	b = appendMessage(b, commonOf, common)
 	b = appendMessage(b, bodyMutation, mutation)
 	b = appendMessage(b, streamedResponse, inner)
