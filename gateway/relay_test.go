@@ -3,6 +3,7 @@ package gateway
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,14 +16,20 @@ import (
 
 const ask = `{"model":"m","prompt":"hi","stream":true}`
 
+// askOn sends ask on a connection.
+func askOn(t *testing.T, conn net.Conn) {
+	t.Helper()
+	if _, err := fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(ask), ask); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The end of a stream comes at once: whoever reads the size of its last chunk has the line behind it.
 func TestRelay_TheEndIsOneWrite(t *testing.T) {
 	g := run(t, usual(t), stream().roundTrip, alone(t))
 	conn := g.dial()
 	for range 100 {
-		if _, err := fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(ask), ask); err != nil {
-			t.Fatal(err)
-		}
+		askOn(t, conn)
 		for answer, piece := "", make([]byte, 4096); !strings.HasSuffix(answer, "\r\n0\r\n\r\n"); {
 			n, err := conn.Read(piece)
 			if answer += string(piece[:n]); err != nil || strings.HasSuffix(answer, "\r\n0\r\n") {
@@ -47,9 +54,7 @@ func TestRelay_AWholeStreamIsOneWrite(t *testing.T) {
 		}, alone(t))
 		conn := g.dial()
 		for range 50 {
-			if _, err := fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(ask), ask); err != nil {
-				t.Fatal(err)
-			}
+			askOn(t, conn)
 			piece := make([]byte, 16<<10)
 			n, err := conn.Read(piece)
 			if answer := string(piece[:n]); err != nil || !strings.HasPrefix(answer, "HTTP/1.1 200 OK\r\n") || !strings.HasSuffix(answer, "data: [DONE]\n\n\r\n0\r\n\r\n") {
@@ -74,9 +79,7 @@ func TestRelay_ALongPieceIsOneWrite(t *testing.T) {
 	}, alone(t))
 	conn := g.dial()
 	for range 50 {
-		if _, err := fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(ask), ask); err != nil {
-			t.Fatal(err)
-		}
+		askOn(t, conn)
 		engine, piece := <-says, make([]byte, 16<<10)
 		for _, begin := range []string{"HTTP/1.1 200 OK\r\n", "fe0\r\n"} {
 			if _, err := io.WriteString(engine, event); err != nil {

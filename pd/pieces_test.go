@@ -56,8 +56,14 @@ func (f *engineFleet) longRequest(prompt, certain int) *requestState {
 // bindLong gives a long request its servers, and cuts its prompt.
 func (f *engineFleet) bindLong(prompt, certain int) (*requestState, *binding) {
 	f.t.Helper()
+	return f.bindInPieces(prompt, certain, 1)
+}
+
+// bindInPieces gives a long request its servers, its prompt being cut where a piece takes longer.
+func (f *engineFleet) bindInPieces(prompt, certain int, pieces cost.Pieces) (*requestState, *binding) {
+	f.t.Helper()
 	st := f.longRequest(prompt, certain)
-	st.bind.pieces = 1
+	st.bind.pieces = pieces
 	b, err := f.Binder.Late.await(f.t.Context(), &st.bind)
 	if err != nil {
 		f.t.Fatal(err)
@@ -108,13 +114,7 @@ func TestPrefillPieces_LeaveTheLastOne(t *testing.T) {
 func (f *engineFleet) bindCut(prompt, certain int) (*requestState, *binding) {
 	f.t.Helper()
 	f.Binder.Cost.KVBytesPerToken = 256 << 10
-	st := f.longRequest(prompt, certain)
-	st.bind.pieces = cost.Pieces(time.Hour)
-	b, err := f.Binder.Late.await(f.t.Context(), &st.bind)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return st, b
+	return f.bindInPieces(prompt, certain, cost.Pieces(time.Hour))
 }
 
 // Of a prompt whose transfer takes long decode pulls the larger part while the rest is computed, which has its
