@@ -3,6 +3,7 @@ package pd
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -112,38 +113,66 @@ func TestDecider_KeepsTheOrderOfAModelWhileItHasServers(t *testing.T) {
 	})
 }
 
-// Servers are probed, and nothing happens: ten that wait are looked at at each order.LookInterval, and
-// not once more.
-func TestDecider_WaitingTurnsNoWheels(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		prompt := testPrompt(14_000)
-		f := newProbedFleet(t, 1, prompt, order.LookInterval/10)
-		f.occupy(t, testModel, 10*time.Minute)
-		f.Binder.Cost.PairsFirst = true
-		d := newTestDecider(f)
-		f.Binder.Late = d
-		ctx, stop := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		defer running.Wait()
-		defer stop()
-		running.Go(func() { d.Run(ctx) })
-		for range 10 {
+// newLobby is ten requests that wait for the server of a running decider; more lets others wait too, and
+// returns when all do.
+func newLobby(t *testing.T) (f *testFleet, more func(n int)) {
+	t.Helper()
+	prompt := testPrompt(14_000)
+	f = newProbedFleet(t, 1, prompt, order.LookInterval/10)
+	f.occupy(t, testModel, 10*time.Minute)
+	f.Binder.Cost.PairsFirst = true
+	d := newTestDecider(f)
+	f.Binder.Late = d
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+	running.Go(func() { d.Run(ctx) })
+	more = func(n int) {
+		t.Helper()
+		before, _ := f.Queue.Len()
+		for range n {
 			r := &f.arrives(prompt, time.Now()).bind
 			running.Go(func() {
-				if _, err := f.Binder.Bind(t.Context(), r); !errors.Is(err, context.Canceled) {
+				if _, err := f.Binder.Bind(ctx, r); !errors.Is(err, context.Canceled) {
 					t.Errorf("it waited until %v", err)
 				}
 			})
 		}
 		synctest.Wait()
-		if waiting, _ := f.Queue.Len(); waiting != 10 {
+		if waiting, _ := f.Queue.Len(); waiting != before+n {
 			t.Fatalf("%d wait", waiting)
 		}
+	}
+	more(10)
+	return f, more
+}
+
+// Servers are probed, and nothing happens: ten that wait are looked at at each order.LookInterval, and
+// not once more.
+func TestDecider_WaitingTurnsNoWheels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := newLobby(t)
 		before := testutil.ToFloat64(f.Metrics.evaluations)
 		time.Sleep(20 * order.LookInterval)
 		synctest.Wait()
 		if looks := testutil.ToFloat64(f.Metrics.evaluations) - before; looks != 20 {
 			t.Errorf("%v looks in 20 beats", looks)
+		}
+	})
+}
+
+// A gateway with no processor to spare looks once for requests that come together, and not once for each.
+func TestDecider_LooksOnceForThoseThatComeTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, more := newLobby(t)
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+		before := testutil.ToFloat64(f.Metrics.evaluations)
+		more(20)
+		if looks := testutil.ToFloat64(f.Metrics.evaluations) - before; looks > 10 { // a few, where the system takes the processor away
+			t.Errorf("%v looks for 20 that came together", looks)
 		}
 	})
 }
