@@ -82,7 +82,7 @@ func adaptersAnswer(t *testing.T, g gateway, p, d *engine) {
 // adaptersKeepKV: a prompt is cached for the adapter that it came with, and believed to be for no other.
 func adaptersKeepKV(t *testing.T, g gateway) {
 	hits := func() float64 { return metric(t, g.admin, "tandem_kv_hit_tokens_total") }
-	said := text(95_000, 300)
+	said := text(95_000, 500)
 	cached := func(adapter string) (tokens int, believed float64) {
 		before := hits()
 		var a struct {
