@@ -221,9 +221,32 @@ func (x *exchange) traceRequest(req *pd.Request) {
 }
 
 // knownModel refuses models that no server serves or will serve, and answers that no
-// server of the model could hold.
+// server of the model could hold. What is not known yet, since servers were not probed, it waits for.
 func (x *exchange) knownModel(req *pd.Request) error {
 	allowed := x.key.May(req.Model) // of an alias: that name, whatever is behind it
+	if err := x.lookUpModel(req, allowed); err == nil || !mayBecomeKnown(err) {
+		return err
+	}
+	return x.awaitModel(req, allowed)
+}
+
+// awaitModel is knownModel where the model is not known as long as servers were not probed.
+func (x *exchange) awaitModel(req *pd.Request, allowed bool) (err error) {
+	x.server.pd.Binder.AwaitFirstProbes(x.ctx, func() bool {
+		err = x.lookUpModel(req, allowed)
+		return !mayBecomeKnown(err)
+	})
+	return err
+}
+
+// mayBecomeKnown reports whether an error of lookUpModel is that no server has the model.
+func mayBecomeKnown(err error) bool {
+	var none *pd.NoServerError
+	return errors.Is(err, errUnknownModel) || errors.As(err, &none)
+}
+
+// lookUpModel is knownModel for a model that the key allows or not, as far as is known now.
+func (x *exchange) lookUpModel(req *pd.Request, allowed bool) error {
 	served := x.server.resolveAlias(req)
 	m, known := x.server.fleet.Model(req.Model)
 	if served && known && allowed {

@@ -37,7 +37,12 @@ func (s *Server) models(c *fiber.Ctx) error {
 		Object string        `json:"object"`
 		Data   []modelObject `json:"data"`
 	}{Object: "list", Data: []modelObject{}}
-	for _, m := range s.catalog() {
+	var all []pools.Model
+	s.pd.Binder.AwaitFirstProbes(s.life, func() bool {
+		all = s.catalog()
+		return len(all) > 0
+	})
+	for _, m := range all {
 		if key.May(m.ID) {
 			list.Data = append(list.Data, describe(m))
 		}
@@ -72,7 +77,16 @@ func (s *Server) model(c *fiber.Ctx) error {
 		return s.replyError(c, "models", err)
 	}
 	id, err := url.PathUnescape(c.Params("id"))
-	if m, served := s.modelOf(id); err == nil && served && key.May(m.ID) {
+	if err != nil {
+		return s.replyError(c, "models", errUnknownModel)
+	}
+	var m pools.Model
+	served := false
+	s.pd.Binder.AwaitFirstProbes(s.life, func() bool {
+		m, served = s.modelOf(id)
+		return served
+	})
+	if served && key.May(m.ID) {
 		return c.JSON(describe(m))
 	}
 	return s.replyError(c, "models", errUnknownModel)

@@ -416,10 +416,22 @@ func (a *pickedAnswer) leave() {
 
 // PickAny is a server for a request without a body, such as one for the list of models: of those
 // of a subset that are up the one with the least to do.
-func (s *Server) PickAny(h Header, subset *pools.Subset) (least *pools.Server, err error) {
+func (s *Server) PickAny(ctx context.Context, h Header, subset *pools.Subset) (least *pools.Server, err error) {
 	if _, err := s.authenticate(h); err != nil {
 		return nil, err
 	}
+	s.pd.Binder.AwaitFirstProbes(ctx, func() bool {
+		least = s.leastBusy(subset)
+		return least != nil
+	})
+	if least == nil {
+		return nil, &pd.NoServerError{Role: pools.Decode}
+	}
+	return least, nil
+}
+
+// leastBusy is the decode server of a subset that is up and has the least to do, nil if there is none.
+func (s *Server) leastBusy(subset *pools.Subset) (least *pools.Server) {
 	now := time.Now()
 	for _, server := range s.fleet.Servers() {
 		if !server.Role.Serves(pools.Decode) || server.State() != pools.Alive || !subset.Has(server) {
@@ -429,10 +441,7 @@ func (s *Server) PickAny(h Header, subset *pools.Subset) (least *pools.Server, e
 			least = server
 		}
 	}
-	if least == nil {
-		return nil, &pd.NoServerError{Role: pools.Decode}
-	}
-	return least, nil
+	return least
 }
 
 // RefusePick is the answer to an error of PickAny.

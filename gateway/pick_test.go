@@ -584,27 +584,27 @@ func TestPickAny(t *testing.T) {
 	busy := g.pick(askWhole, AnswerEdited, as("ada")...).pick.Decode()
 	delete(decoding, busy.ID())
 	for id := range decoding {
-		if got, err := g.server.PickAny(key, nil); err != nil || got.ID() != id {
+		if got, err := g.server.PickAny(t.Context(), key, nil); err != nil || got.ID() != id {
 			t.Errorf("beside one that is busy: %v, %v, want %s", got, err, id)
 		}
 	}
-	if got, err := g.server.PickAny(key, pools.NewSubset([]string{busy.Address()})); err != nil || got.ID() != busy.ID() {
+	if got, err := g.server.PickAny(t.Context(), key, pools.NewSubset([]string{busy.Address()})); err != nil || got.ID() != busy.ID() {
 		t.Errorf("the busy one is all that the proxy allows: %v, %v", got, err)
 	}
 	for name, address := range map[string]string{"nobody's": "10.1.1.1:80", "of one that prefills only": strings.TrimPrefix(prefill.URL, "http://")} {
 		var none *pd.NoServerError
-		if got, err := g.server.PickAny(key, pools.NewSubset([]string{address})); !errors.As(err, &none) || none.Role != pools.Decode {
+		if got, err := g.server.PickAny(t.Context(), key, pools.NewSubset([]string{address})); !errors.As(err, &none) || none.Role != pools.Decode {
 			t.Errorf("an address %s: %v, %v", name, got, err)
 		}
 	}
-	if _, err := g.server.PickAny(proxied{}, nil); !errors.Is(err, errNoKey) {
+	if _, err := g.server.PickAny(t.Context(), proxied{}, nil); !errors.Is(err, errNoKey) {
 		t.Errorf("without a key: %v", err)
 	}
 	down.URL = "http://127.0.0.1:1" // nothing listens there
 	if err := g.fleet.Apply([]pools.Spec{down}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := g.server.PickAny(key, nil); err == nil {
+	if got, err := g.server.PickAny(t.Context(), key, nil); err == nil {
 		t.Errorf("one that is not up: %s", got.ID())
 	}
 }

@@ -23,10 +23,10 @@ type Binder struct {
 	Tracer trace.Tracer
 }
 
-// Bind binds a request. While the servers that could take it are unresponsive it waits
-// for one of them to show that it lives, within Config.UnresponsiveWait and its deadline, rather
-// than be refused: what looks like the death of a whole role mostly passes, or is the
-// gateway's own fault. Errors: those of pd/queue (ErrTimeout, ErrDeadline, ErrDisplaced),
+// Bind binds a request. While the servers that could take it are unresponsive, or were not probed
+// yet, it waits for one of them to show that it lives, within Config.UnresponsiveWait and its
+// deadline, rather than be refused: what looks like the death of a whole role mostly passes, or is
+// the gateway's own fault. Errors: those of pd/queue (ErrTimeout, ErrDeadline, ErrDisplaced),
 // *NoServerError, or the context's.
 func (b *Binder) Bind(ctx context.Context, r *bindRequest) (*binding, error) {
 	bound, err := b.takeTurn(ctx, r)
@@ -41,19 +41,19 @@ func (b *Binder) Bind(ctx context.Context, r *bindRequest) (*binding, error) {
 	defer cancel()
 	changed, stop := b.Fleet.StateChanges()
 	defer stop()
-	unresponsive := b.mayLive(r, none.Role)
+	mayLive := b.mayLive(r, none)
 	for waits := false; ; {
 		// Whatever changes from here on is signalled. What changed before is seen.
 		bound, err = b.takeTurn(ctx, r)
 		if !errors.As(err, &none) {
 			return bound, err
 		}
-		was := unresponsive
-		unresponsive = b.mayLive(r, none.Role)
+		was := mayLive
+		mayLive = b.mayLive(r, none)
 		switch {
-		case !unresponsive && was:
+		case !mayLive && was:
 			continue // it may be alive since the last look; if it is not, it is down for certain
-		case !unresponsive:
+		case !mayLive:
 			return bound, err
 		case !waits:
 			waits = true
@@ -143,8 +143,13 @@ func (b *Binder) follow(ctx context.Context, r *bindRequest) (*binding, error) {
 	return b.claimPair(r, turn.Prefill, turn.Decode)
 }
 
-// mayLive reports whether a server of a role is unresponsive that a request has not failed on.
-func (b *Binder) mayLive(r *bindRequest, role pools.Role) bool {
+// mayLive reports whether a server of the role that is missing was not probed yet, or is unresponsive and
+// the request has not failed on it.
+func (b *Binder) mayLive(r *bindRequest, missing *NoServerError) bool {
+	role := missing.Role
+	if b.Fleet.AwaitsFirstProbe(role) || missing.NoPair && b.Fleet.AwaitsFirstProbe(pools.Decode) {
+		return true
+	}
 	for _, s := range pools.UnresponsiveServers(b.Fleet.Servers(), r.req.Model, role, time.Now()) {
 		failed := r.tried.has(PrefillLeg, s)
 		if role == pools.Decode {

@@ -332,7 +332,7 @@ func TestMayLive_NotWhereTheRequestHasFailed(t *testing.T) {
 		}
 		r := &f.arrives(testPrompt(100), now).bind
 		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
-			if !f.Binder.mayLive(r, role) {
+			if !f.Binder.mayLive(r, &NoServerError{Role: role}) {
 				t.Errorf("no %s server may live", role)
 			}
 		}
@@ -340,7 +340,7 @@ func TestMayLive_NotWhereTheRequestHasFailed(t *testing.T) {
 			r.tried.exclude(leg, s.ID())
 		}
 		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
-			if got := f.Binder.mayLive(r, role); got == (role == of) {
+			if got := f.Binder.mayLive(r, &NoServerError{Role: role}); got == (role == of) {
 				t.Errorf("failed at %s on all: a %s server may live %v", leg, role, got)
 			}
 		}

@@ -140,7 +140,7 @@ func NewMetrics(reg prometheus.Registerer, kept histogram.Config, queue *queue.Q
 		lookedUpToks: counter("tandem_kv_prompt_tokens_total",
 			"Tokens of the prompts that were computed and whose caches were looked for, as engines report them.", "model"),
 		unresponsiveWaits: counter("tandem_unresponsive_waits_total",
-			"Requests that waited because all servers of a role were unresponsive, by role.", "role"),
+			"Requests that waited because all servers of a role were unresponsive, or not probed yet, by role.", "role"),
 		brokenAfter: counter("tandem_streams_broken_total", "Streams that broke after their first content event, by decode server.", "server"),
 		continuations: counter("tandem_continuations_total",
 			"Streams that broke, by what became of them: continued, ended (the answer was whole, only the end marker was missing), "+

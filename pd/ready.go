@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"context"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/connector"
@@ -37,4 +38,31 @@ func (o *Orchestrator) Ready() (bool, string) {
 func (sn *Snapshotter) servesAlone(s *pools.Server) bool {
 	by := connector.Of(s)
 	return by.Aggregated && !(sn.Config.EnforceDisaggregation && s.Role == pools.Decode && by.Pairs)
+}
+
+// AwaitFirstProbes looks until it finds what it looks for: a model, or a server. It gives up when no server is left
+// that was not probed yet, or when Config.UnresponsiveWait or the context is over. A gateway that has just
+// started refuses nobody for what it does not know yet.
+func (b *Binder) AwaitFirstProbes(ctx context.Context, look func() (found bool)) {
+	if look() {
+		return
+	}
+	changed, stop := b.Fleet.StateChanges()
+	defer stop()
+	patience, cancel := context.WithTimeout(ctx, b.Config.UnresponsiveWait)
+	defer cancel()
+	for waits := false; ; waits = true {
+		known := !b.Fleet.AwaitsFirstProbe(pools.Prefill) && !b.Fleet.AwaitsFirstProbe(pools.Decode) // before the look
+		if look() || known {
+			return
+		}
+		if !waits {
+			b.Metrics.unresponsiveWaits.WithLabelValues(pools.Decode.String()).Inc()
+		}
+		select {
+		case <-changed:
+		case <-patience.Done():
+			return
+		}
+	}
 }

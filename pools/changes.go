@@ -17,7 +17,7 @@ func (f *Fleet) Changes() (changed <-chan struct{}, stop func()) { return f.chan
 func (f *Fleet) NotifyChange() { f.changed.notify() }
 
 // StateChanges returns a channel that is notified when the State of a server has changed, or
-// what it serves, or the fleet has. stop ends it.
+// what it serves, or the fleet has, and when a server was probed for the first time. stop ends it.
 func (f *Fleet) StateChanges() (changed <-chan struct{}, stop func()) { return f.states.watch() }
 
 func (c *changes) watch() (changed <-chan struct{}, stop func()) {

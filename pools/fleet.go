@@ -35,6 +35,7 @@ type Fleet struct {
 	changed     changes
 	states      changes // of servers' states
 	missing     missing
+	expected    atomic.Int32 // sources that have not reported their servers yet
 
 	mu      sync.Mutex // guards the rest and orders calls of Apply and SetDrain
 	watches []Watch

@@ -70,6 +70,8 @@ func (l *serverState) setDown(reason string) {
 		now := time.Now()
 		l.downSince.Store(&now)
 		l.changed.notify()
+	}
+	if was.Up || was.Reason == notProbed {
 		l.states.notify()
 	}
 }

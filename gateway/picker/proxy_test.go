@@ -66,6 +66,7 @@ type setup struct {
 	gateway         func(*gateway.Config)
 	access          *access.Control
 	queue           queue.Config
+	pools           func(*pools.Config)
 	pd              func(*pd.Orchestrator)
 	before          func(*gateway.Server)
 	encrypted       bool
@@ -121,6 +122,9 @@ func newPicker(t testing.TB, of setup) *pickerFixture {
 	f.http = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
 	cfg := pools.Default()
 	cfg.ProbeInterval = time.Hour // once they are up they are up
+	if of.pools != nil {
+		of.pools(&cfg)
+	}
 	f.fleet = pools.NewFleet(cfg, log)
 	health.Watch(f.fleet, transport, log)
 	t.Cleanup(f.fleet.Close)
@@ -270,18 +274,30 @@ const (
 )
 
 // requests is how many requests ended so.
-func (f *pickerFixture) requests(outcome string) (n float64) {
+func (f *pickerFixture) requests(outcome string) float64 {
+	return f.metric("tandem_requests_total", "outcome", outcome, "path", "picker")
+}
+
+// metric sums the counters of a name that have some labels, each followed by its value.
+func (f *pickerFixture) metric(name string, labels ...string) (n float64) {
 	families, err := f.registry.Gather()
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
 		for _, m := range family.GetMetric() {
-			labels := make(map[string]string)
+			has := make(map[string]string)
 			for _, l := range m.GetLabel() {
-				labels[l.GetName()] = l.GetValue()
+				has[l.GetName()] = l.GetValue()
 			}
-			if family.GetName() == "tandem_requests_total" && labels["outcome"] == outcome && labels["path"] == "picker" {
+			matches := true
+			for i := 0; i < len(labels); i += 2 {
+				matches = matches && has[labels[i]] == labels[i+1]
+			}
+			if matches {
 				n += m.GetCounter().GetValue()
 			}
 		}

@@ -40,6 +40,10 @@ func (c DNSConfig) Validate() error {
 // resolved: a server that is really gone fails its probes, and a DNS server that is
 // away must not empty the fleet.
 type DNS struct {
+	// OnAnswered is called when each name has been looked up, or could not be, also several times. It is
+	// set before Run; nil: nothing is called.
+	OnAnswered func()
+
 	cfg      DNSConfig
 	resolver *net.Resolver
 	found    func([]pools.Spec)
@@ -96,6 +100,9 @@ func (d *DNS) Run(ctx context.Context) {
 			delete(d.busy, l.name)
 			d.receive(l)
 			d.report()
+			if d.OnAnswered != nil && d.answered() {
+				d.OnAnswered()
+			}
 			continue
 		case d.current = <-d.names:
 			d.forgetOthers()
@@ -149,6 +156,11 @@ func (d *DNS) receive(l lookup) {
 		d.last[l.name] = targets
 	}
 	d.logFailure(l.name, err)
+}
+
+// answered reports whether each name has been looked up, or could not be.
+func (d *DNS) answered() bool {
+	return !slices.ContainsFunc(d.current, func(n pools.Spec) bool { return d.last[n.URL] == nil && d.failed[n.URL] == "" })
 }
 
 // forgetOthers drops what is known of names that are not looked up any more.

@@ -68,8 +68,11 @@ func (d *serverSources) run(ctx context.Context, log *slog.Logger) {
 func (n *Node) discover() error {
 	n.discovery.dns = discovery.NewDNS(n.cfg.discovery.dns, n.found("dns"), n.log)
 	n.discovery.dns.SetNames(n.cfg.names())
+	if len(n.cfg.names()) > 0 {
+		n.discovery.dns.OnAnswered = n.expect()
+	}
 	if n.cfg.discovery.registry {
-		n.discovery.registry = discovery.NewRegistry(n.sharing.redis, n.cfg.redis.Prefix, n.found("registry"), n.log)
+		n.discovery.registry = discovery.NewRegistry(n.sharing.redis, n.cfg.redis.Prefix, n.foundOf("registry"), n.log)
 	}
 	if n.cfg.discovery.nccl == "" {
 		return nil
@@ -96,6 +99,23 @@ func (d *serverSources) receiveAnnouncements(ctx context.Context, log *slog.Logg
 		}
 	})
 	parts.Wait()
+}
+
+// expect lets requests that find no server wait for a source until arrived is called, or doubt-wait is over from now
+// on.
+func (n *Node) expect() (arrived func()) {
+	arrived = n.fleet.ExpectServers()
+	time.AfterFunc(n.cfg.pd.UnresponsiveWait, arrived)
+	return arrived
+}
+
+// foundOf is found for a source that is expected, and whose first report is all that it has then.
+func (n *Node) foundOf(source string) func([]pools.Spec) {
+	arrived, found := n.expect(), n.found(source)
+	return func(specs []pools.Spec) {
+		found(specs)
+		arrived()
+	}
 }
 
 // found returns the function to which a source reports its servers, all of them each time.

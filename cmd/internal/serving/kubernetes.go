@@ -35,7 +35,7 @@ func (n *Node) findInKubernetes(reg prometheus.Registerer) error {
 		return nil
 	}
 	var err error
-	if n.discovery.cluster, err = kube.New(n.cfg.discovery.kube, n.found("kubernetes"), n.log); err != nil {
+	if n.discovery.cluster, err = kube.New(n.cfg.discovery.kube, n.foundOf("kubernetes"), n.log); err != nil {
 		return err
 	}
 	n.discovery.cluster.ReportRules(n.applyRules)
