@@ -79,6 +79,28 @@ func TestServerText_KnowsBranchesAsIfEachMarkWereKept(t *testing.T) {
 	})
 }
 
+// Marks that repeat, as no text's do and another replica might send them, do no harm.
+func TestServerText_MarksThatRepeat(t *testing.T) {
+	for seed := range uint64(2000) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		text := &serverText{}
+		for step := range 40 {
+			marks := make([]Mark, 1+rng.IntN(12))
+			for i := range marks {
+				marks[i] = Mark(rng.IntN(3))
+			}
+			mark, now := func(i int) Mark { return marks[i] }, time.Duration(step)*time.Second
+			switch rng.IntN(4) {
+			case 0:
+				text.withdraw(len(marks), mark, now)
+			case 1:
+				text.earlier, text.recent = text.recent, generation{}
+			}
+			text.record(len(marks), mark, sighting{from: now, until: now + life, computes: now + time.Duration(rng.IntN(3))*time.Second}, usualTokens, now)
+		}
+	}
+}
+
 // unlessOver is what is believed, nothing where that is over.
 func (s sighting) unlessOver(now time.Duration) sighting {
 	if now > s.until {

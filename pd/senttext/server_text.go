@@ -1,7 +1,6 @@
 package senttext
 
 import (
-	"sort"
 	"sync"
 	"time"
 
@@ -12,9 +11,6 @@ import (
 // the recent one has no room for a prompt it becomes the earlier one, which goes. So at least as many are
 // kept as one generation has room for, and twice as many at most. All marks of a prompt that is recorded
 // are in the recent one.
-//
-// A server is sent text from its beginning on. So where a chunk is believed to be held all before it are,
-// and the search for the last one need not look at each.
 type serverText struct {
 	mu              sync.Mutex // guards the rest
 	recent, earlier generation
@@ -64,6 +60,17 @@ func (s sighting) followedBy(sent sighting, now time.Duration) sighting {
 	return sent
 }
 
+// withdraw takes back that it is held where it is computed until a time, unless it was sent before.
+func (s *sighting) withdraw(computes time.Duration) {
+	switch {
+	case s == nil || *s == (sighting{}) || s.computes != computes:
+	case s.sentBefore:
+		*s = sighting{from: s.fromBefore, until: s.until}
+	default:
+		*s = sighting{}
+	}
+}
+
 // prompt is what both generations know of the first marks of a prompt.
 type prompt struct{ recent, earlier known }
 
@@ -83,6 +90,15 @@ func (p *prompt) at(i int) sighting {
 	return sighting{}
 }
 
+// leading is how many leading chunks are believed to be so.
+func (p *prompt) leading(is func(sighting) bool) int {
+	i := 0
+	for i < p.n() && is(p.at(i)) {
+		i = min(p.recent.end(i), p.earlier.end(i))
+	}
+	return coveredBy(i)
+}
+
 // latest is where that is kept, nil where it is nowhere.
 func (p *prompt) latest(i int) *sighting {
 	if s := p.recent.at(i); s != nil && *s != (sighting{}) {
@@ -100,44 +116,42 @@ func (t *serverText) record(n int, mark func(i int) Mark, seen sighting, room in
 		t.earlier, t.recent, t.size = t.recent, generation{}, 0
 		of = prompt{earlier: of.recent}
 	}
-	i := 0
+	t.recent.split(&of.recent, of.earlier.spans)
+	t.earlier.split(&of.earlier, of.recent.spans)
 	for _, s := range of.recent.spans {
-		for k := range s.run {
-			believed := &s.run[k].sighting
-			was := *believed
-			if was == (sighting{}) {
-				was = of.at(i)
-			}
-			*believed = was.followedBy(seen, now)
-			i++
-		}
+		s.run.sighting = of.at(s.from).followedBy(seen, now)
 	}
-	if i == n {
+	have := of.recent.n
+	if have == n {
 		return
 	}
-	t.size += coveredBy(n) - coveredBy(i)
-	added := make(run, n-i)
+	t.size += coveredBy(n) - coveredBy(have)
+	added := make([]Mark, n-have)
 	for k := range added {
-		believed := seen
-		if i+k < of.earlier.n {
-			believed = of.at(i+k).followedBy(seen, now)
-		}
-		added[k] = place{mark(i + k), believed}
+		added[k] = mark(have + k)
 	}
-	t.recent.add(added)
+	for _, s := range of.earlier.spans {
+		if s.from >= have {
+			t.recent.add(added[:s.n:s.n], s.run.followedBy(seen, now))
+			added, have = added[s.n:], have+s.n
+		}
+	}
+	if len(added) > 0 {
+		t.recent.add(added, seen)
+	}
 }
 
 // withdraw takes back that chunks are held which are computed until a time, unless they were sent before.
 func (t *serverText) withdraw(n int, mark func(i int) Mark, computes time.Duration) {
 	of := t.find(n, mark)
-	for i := range of.n() {
-		at := of.latest(i)
-		switch {
-		case at == nil || at.computes != computes || *at == (sighting{}):
-		case at.sentBefore:
-			*at = sighting{from: at.fromBefore, until: at.until}
-		default:
-			*at = sighting{}
+	t.recent.split(&of.recent, of.earlier.spans)
+	t.earlier.split(&of.earlier, of.recent.spans)
+	for _, s := range of.recent.spans {
+		of.latest(s.from).withdraw(computes)
+	}
+	for _, s := range of.earlier.spans {
+		if s.from >= of.recent.n {
+			s.run.withdraw(computes)
 		}
 	}
 }
@@ -150,19 +164,13 @@ func (t *serverText) findChunks(salt uint64, chunks []tokens.Chunk) prompt {
 // held is how many leading chunks are believed to be held now.
 func (t *serverText) held(salt uint64, chunks []tokens.Chunk, now time.Duration) int {
 	of := t.findChunks(salt, chunks)
-	return coveredBy(sort.Search(of.n(), func(i int) bool { return !of.at(i).isHeld(now) }))
+	return of.leading(func(s sighting) bool { return s.isHeld(now) })
 }
 
-// computing is how many leading chunks are believed to be computed now. It looks at each mark: what is taken
-// back of one prompt, others that begin like it may go on to compute.
+// computing is how many leading chunks are believed to be computed now.
 func (t *serverText) computing(salt uint64, chunks []tokens.Chunk, now time.Duration) int {
 	of := t.findChunks(salt, chunks)
-	for i := range of.n() {
-		if now >= of.at(i).computes {
-			return coveredBy(i)
-		}
-	}
-	return coveredBy(of.n())
+	return of.leading(func(s sighting) bool { return now < s.computes })
 }
 
 // endsBefore reports whether nothing is believed any more of what the server was sent.
