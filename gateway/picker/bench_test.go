@@ -216,7 +216,7 @@ var headOfEcho = newHead{addresses: []string{"10.0.0.1:8000"}, remove: steering}
 // giveBack sends a request to a server as it came.
 func giveBack(stream extproc.ExternalProcessor_ProcessServer, body []byte) error {
 	err := stream.SendMsg(headOfEcho.encode(newRequestHead, nil))
-	for _, piece := range requestPieces(heldBody{}, slices.Values([][]byte{body}), true) {
+	for piece := range requestPieces(heldBody{}, slices.Values([][]byte{body}), true) {
 		if err == nil {
 			err = stream.SendMsg(piece)
 		}

@@ -247,7 +247,7 @@ func (c *conversation) send(pick *pd.Pick, whole bool) error {
 	if err := c.stream.SendMsg(c.newHead(pick, headerField{"content-length", strconv.Itoa(body.Len())}).encode(newRequestHead, nil)); err != nil {
 		return err
 	}
-	for _, piece := range requestPieces(heldBody{c.exchange}, body.Parts(), whole) {
+	for piece := range requestPieces(heldBody{c.exchange}, body.Parts(), whole) {
 		if err := c.stream.SendMsg(piece); err != nil {
 			return err
 		}

@@ -1,7 +1,6 @@
 package picker
 
 import (
-	"bytes"
 	"encoding/binary"
 	"iter"
 	"slices"
@@ -49,6 +48,7 @@ type shownMessage struct {
 	parts    [][]byte                   // of the piece, until release
 	headers  headers                    // of the head
 	end      bool                       // nothing follows the piece, or the head
+	wire     [][]byte                   // parts of the whole message, while it is read
 	buffers  mem.BufferSlice            // that the parts are of, until release
 	other    *extproc.ProcessingRequest // what stands beside a head, nil: nothing; nil for a piece; else all
 }
@@ -58,7 +58,7 @@ type shownMessage struct {
 func (m *shownMessage) release() {
 	m.buffers.Free()
 	clear(m.parts)
-	*m = shownMessage{parts: m.parts[:0]}
+	*m = shownMessage{parts: m.parts[:0], wire: m.wire}
 }
 
 // joined is the piece in one, until release.
@@ -92,11 +92,14 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
-	parts := make([][]byte, 0, 4)
+	wire := m.wire[:0]
 	for _, b := range data {
-		parts = append(parts, b.ReadOnlyData())
+		wire = append(wire, b.ReadOnlyData())
 	}
-	if err := m.read(parts); err != nil || !m.piece {
+	err := m.read(wire)
+	clear(wire)
+	m.wire = wire[:0]
+	if err != nil || !m.piece {
 		return err
 	}
 	data.Ref()
@@ -370,35 +373,42 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// marshal writes the piece. The bytes of a request's are sent from where they lie, short parts apart, and held until
-// then; those of an answer are copied, since their memory is used for the next.
+// marshal writes the piece. The bytes of a request's are sent from where they lie, and held until then; short parts
+// and those of an answer, whose memory is used for the next, are copied.
 func (p *newPiece) marshal() mem.BufferSlice {
 	size := 0
 	for _, part := range p.parts {
 		size += len(part)
 	}
-	if p.field == newRequestBody {
-		data := make(mem.BufferSlice, 1, 1+len(p.parts))
-		data[0] = mem.SliceBuffer(p.appendHead(nil, size))
+	if p.field != newRequestBody {
+		whole := p.appendHead(make([]byte, 0, longestHead+size), size)
 		for _, part := range p.parts {
-			data = append(data, p.sendable(part))
+			whole = append(whole, part...)
 		}
-		return data
+		return mem.BufferSlice{mem.SliceBuffer(whole)}
 	}
-	whole := p.appendHead(make([]byte, 0, longestHead+size), size)
+	data := make(mem.BufferSlice, 0, 3)
+	copied := p.appendHead(make([]byte, 0, 4*longestHead), size)
 	for _, part := range p.parts {
-		whole = append(whole, part...)
+		if mem.IsBelowBufferPoolingThreshold(len(part)) { // of which grpc-go does not tell that they were sent
+			copied = append(copied, part...)
+			continue
+		}
+		if len(copied) > 0 {
+			data, copied = append(data, mem.SliceBuffer(copied)), nil
+		}
+		data = append(data, p.sendable(part))
 	}
-	return mem.BufferSlice{mem.SliceBuffer(whole)}
+	if len(copied) > 0 {
+		data = append(data, mem.SliceBuffer(copied))
+	}
+	return data
 }
 
 // sendable is a part of a request's body until grpc-go has sent it, which is behind SendMsg.
 func (p *newPiece) sendable(part []byte) mem.Buffer {
-	switch {
-	case p.body.PickExchange == nil:
+	if p.body.PickExchange == nil {
 		return mem.SliceBuffer(part)
-	case mem.IsBelowBufferPoolingThreshold(len(part)): // of which grpc-go does not tell that they were sent
-		return mem.SliceBuffer(bytes.Clone(part))
 	}
 	p.body.HoldBody()
 	return mem.NewBuffer(&part, p.body)
@@ -439,19 +449,23 @@ func appendMessage(b []byte, field protowire.Number, size int) []byte {
 }
 
 // requestPieces cuts the parts of a body into messages, the last of which ends it, unless trailers
-// do.
-func requestPieces(of heldBody, body iter.Seq[[]byte], end bool) (messages []*newPiece) {
-	piece, room := &newPiece{field: newRequestBody, body: of}, longestPiece
-	for part := range body {
-		for len(part) > 0 {
-			if room == 0 {
-				messages = append(messages, piece)
-				piece, room = &newPiece{field: newRequestBody, body: of}, longestPiece
+// do. Each is valid until the next.
+func requestPieces(of heldBody, body iter.Seq[[]byte], end bool) iter.Seq[*newPiece] {
+	return func(yield func(*newPiece) bool) {
+		piece, room := &newPiece{field: newRequestBody, body: of}, longestPiece
+		for part := range body {
+			for len(part) > 0 {
+				if room == 0 {
+					if !yield(piece) {
+						return
+					}
+					piece.parts, room = piece.parts[:0], longestPiece
+				}
+				some := part[:min(len(part), room)]
+				piece.parts, room, part = append(piece.parts, some), room-len(some), part[len(some):]
 			}
-			some := part[:min(len(part), room)]
-			piece.parts, room, part = append(piece.parts, some), room-len(some), part[len(some):]
 		}
+		piece.end = end
+		yield(piece)
 	}
-	piece.end = end
-	return append(messages, piece)
 }

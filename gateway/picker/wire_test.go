@@ -177,12 +177,12 @@ func TestNewHead_IsProtobufs(t *testing.T) {
 }
 
 // Pieces for the proxy are what protobuf reads as such, with lengths of one to three bytes; a
-// request's bytes are not copied, an answer's are.
+// request's long parts are not copied, an answer's are.
 func TestMarshal_PiecesAreProtobufs(t *testing.T) {
 	for _, size := range []int{0, 1, 100, 130, 16_000, 62_000} {
 		for _, end := range []bool{false, true} {
 			body := bytes.Repeat([]byte("x"), size)
-			parts := [][]byte{body[:size/3], body[size/3:]}
+			parts := [][]byte{body[:size/3], body[size/3 : size/3+size/200], body[size/3+size/200:]}
 			request := unmarshalled(t, &newPiece{field: newRequestBody, parts: parts, end: end}).GetRequestBody()
 			answer := unmarshalled(t, &newPiece{field: newAnswerBody, parts: parts, end: end}).GetResponseBody()
 			for _, r := range []*extproc.BodyResponse{request, answer} {
@@ -193,7 +193,7 @@ func TestMarshal_PiecesAreProtobufs(t *testing.T) {
 			}
 		}
 	}
-	body := []byte("a body")
+	body := bytes.Repeat([]byte("a body"), 1000)
 	for field, shared := range map[bool]*newPiece{true: {field: newRequestBody, parts: [][]byte{body}, end: true}, false: {field: newAnswerBody, parts: [][]byte{body}, end: true}} {
 		data, err := newCodec().Marshal(shared)
 		if err != nil {
@@ -228,7 +228,11 @@ func TestRequestPieces_CutAnywhere(t *testing.T) {
 			parts = append(parts, bytes.Repeat([]byte{byte('a' + i)}, size))
 		}
 		var joined []byte
-		pieces := requestPieces(heldBody{}, slices.Values(parts), true)
+		var pieces []newPiece
+		for p := range requestPieces(heldBody{}, slices.Values(parts), true) {
+			pieces = append(pieces, *p)
+			pieces[len(pieces)-1].parts = slices.Clone(p.parts)
+		}
 		for i, p := range pieces {
 			whole := slices.Concat(p.parts...)
 			joined = append(joined, whole...)
