@@ -2,6 +2,7 @@ package pd
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate/cached"
 	"github.com/tandem-gateway/tandem/pd/answerkv"
@@ -38,6 +39,9 @@ type binding struct {
 	answer       *Answer           // nil until a leg has given it, or begun it
 	first        firsttoken.Case
 	legIDs       *answerkv.IDs // of a stream's decode leg, where they are wanted
+	hold         *hold         // of prefill's token; nil: the client gets it at once
+	begunAt      time.Time     // when the client was given prefill's token
+	continuedAt  time.Time     // of decode's first token
 	behindSent   bool          // decode was sent the rest behind prefill's token
 	beside       chan struct{} // closed when prefill's leg, which runs beside decode's, has ended; nil: none does
 	withdraw     func()        // takes back what was predicted of the servers' caches; nil: nothing was
@@ -56,6 +60,19 @@ func (b *binding) withdrawPrediction() {
 func (b *binding) confirmPrediction() {
 	if b.computed != nil {
 		b.computed()
+	}
+}
+
+// hasPulled reports whether decode has all pieces of the prompt that it was to pull.
+func (b *binding) hasPulled() bool {
+	if b.cut.pulled == nil {
+		return true
+	}
+	select {
+	case <-b.cut.pulled:
+		return true
+	default:
+		return false
 	}
 }
 

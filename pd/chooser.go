@@ -24,6 +24,7 @@ type Chooser struct {
 	Metrics *Metrics
 
 	ttftMargin     predict.TTFTMargin
+	firstGap       predict.FirstGap
 	deadlineProbes predict.DeadlineProbes
 	cacheSavings   predict.CacheSavings
 	sessions       predict.Sessions

@@ -17,9 +17,10 @@ import (
 
 // Prefill computes one token, and decode would compute the same one again once it has the KV.
 // Where decode can go on behind it, that token is the first one of the answer: the client gets
-// it at once, and the KV travels meanwhile. Decode is asked for the rest as for that of a
-// broken stream (pd/transcript), by the token ids of the prompt and of the token, and with the
-// hand-off of the prompt.
+// it at once, and the KV travels meanwhile; or, where the second token may come later than the
+// request's objective for gaps allows, so much later (hold). Decode is asked for the rest as for
+// that of a broken stream (pd/transcript), by the token ids of the prompt and of the token, and with
+// the hand-off of the prompt.
 
 // firstTokens are the first tokens of the answers that an orchestrator gives.
 type firstTokens struct{ o *Orchestrator }
@@ -63,10 +64,6 @@ func (f firstTokens) plan(st *requestState, b *binding) connector.First {
 	from, to := b.prefill.Server(), b.decode.Server()
 	b.first = f.caseOf(st.req)
 	b.first.Continues, b.first.Proved = st.bind.continues, connector.SaysFirst(from, to)
-	_, itl := f.o.Binder.Config.SLO(st.req, st.bind.base)
-	if terms := &b.chosen.Terms; itl > 0 && terms.FirstGap() > itl {
-		b.first.LateNext, terms.FirstFromPrefill = true, false
-	}
 	if b.first.Proved { // else the rest does not matter
 		b.first.BlockTokens = blockTokens(from, to)
 		f.judgeBody(&b.first, st.req)

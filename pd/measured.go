@@ -36,10 +36,15 @@ func (st *requestState) measureUsage(b *binding, u api.Usage, cached api.Count) 
 func (o *Orchestrator) recordFirstToken(st *requestState, b *binding, now time.Time) {
 	waited, m := st.bind.waited, &b.choice.Measured
 	parts := history.Parts{Wait: waited, Retry: max(0, b.choice.Demand.Waited-waited), Prefill: m.Prefill, Transfer: m.Transfer}
+	if b.handoff.GoesOn() {
+		parts.Transfer = 0 // the token came while that went on
+	}
 	rest := max(0, now.Sub(st.bind.arrived)-parts.Total())
 	switch {
 	case b.prefill == nil:
 		parts.Aggregated = rest
+	case b.handoff.GoesOn(): // prefill's token was held for the transfer
+		parts.Transfer = rest
 	case m.Prefill == 0:
 		parts.Together = rest
 	default:

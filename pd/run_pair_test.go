@@ -538,22 +538,30 @@ func TestRun_AHandoffInBetweenClearsWhatWasMissed(t *testing.T) {
 	}
 }
 
-// Where both engines can and no objective between tokens forbids it, prefill says the first token of
-// a stream; where the gap behind it would be too long, decode does.
+// Where both engines can, prefill says the first token of a stream, at once or held for an objective
+// between tokens, which no gap would meet here: then it is there when decode's is, and the answer is the
+// same.
 func TestRun_PrefillSaysTheFirstToken(t *testing.T) {
 	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.Version = "0.32.0" }})
 	f.identified()
 	f.Binder.Cost.PairsFirst = true // however slow the prefill server has shown itself to be
-	for use, itl := range map[string]time.Duration{"first": 0, "unused": time.Nanosecond} {
+	for name, itl := range map[string]time.Duration{"no objective": 0, "one that no gap meets": time.Nanosecond, "one that each meets": time.Hour} {
 		req := requestOf(t, api.Completions, `{"model":"m","max_tokens":5,"stream":true,"prompt":"`+strings.Repeat("river bridge ", 30)+`"}`)
 		req.ITL = itl
-		before := f.metric("tandem_first_tokens_total", "use", use)
+		before := f.metric("tandem_first_tokens_total", "use", "first")
 		if got, want := f.served(req), reference(t, req); got.text != want {
-			t.Errorf("%s: %q, want %q", use, got.text, want)
+			t.Errorf("%s: %q, want %q", name, got.text, want)
 		}
-		if n := f.metric("tandem_first_tokens_total", "use", use) - before; n != 1 {
-			d, _ := f.Decisions.Find("r")
-			t.Errorf("%s: %v times; the last was %q", use, n, d.Choices[0].FirstToken)
+		d, _ := f.Decisions.Find("r")
+		if n := f.metric("tandem_first_tokens_total", "use", "first") - before; n != 1 {
+			t.Errorf("%s: %v times; the last was %q", name, n, d.Choices[0].FirstToken)
+		}
+		c, atOnce := &d.Choices[0], itl != time.Nanosecond
+		if held := c.Chosen.Terms.Held > 0; held == atOnce || c.Chosen.Terms.TTFT()+c.Chosen.Terms.FirstGap() != c.Chosen.Terms.FirstStep() {
+			t.Errorf("%s: predicted is %+v", name, c.Chosen.Terms)
+		}
+		if m := &c.Measured; m.FirstToken <= 0 || !atOnce && m.FirstToken < m.Prefill+m.Transfer {
+			t.Errorf("%s: measured is %+v", name, m)
 		}
 	}
 }

@@ -14,7 +14,8 @@ import (
 // it with Next until an error, then or earlier calls Close.
 type Stream struct {
 	leg        *legStream
-	behind     func() (*legStream, error)                        // the leg behind one that only begins the answer; nil: none
+	behind     *restOfStream                                     // the leg behind one that only begins the answer; nil: none
+	hold       *hold                                             // keeps that beginning from the client; nil: it is given at once
 	continueOn func(*BrokenStreamError) (*Stream, []byte, error) // nil where nothing can be continued
 	events     int                                               // content events of the legs before
 	broke      bool                                              // one of them did
@@ -68,18 +69,30 @@ func (s *Stream) Next() ([]byte, error) {
 
 // next reads the leg, and the one behind it.
 func (s *Stream) next() ([]byte, error) {
+	if s.hold != nil && s.behind != nil {
+		s.hold.await(s.behind)
+	}
 	out, err := s.leg.Next()
 	if !errors.Is(err, io.EOF) || s.behind == nil {
 		return out, err
 	}
-	behind := s.behind
-	s.behind = nil
-	leg, err := behind()
+	leg, err := s.openBehind()
 	if err != nil {
 		return nil, err
 	}
 	s.follow(leg)
 	return s.leg.Next()
+}
+
+// openBehind asks for the leg behind the beginning, unless that was done while it was held, and returns
+// it at its first event.
+func (s *Stream) openBehind() (*legStream, error) {
+	behind := s.behind
+	s.behind = nil
+	if s.hold == nil {
+		return behind.open(behind.send())
+	}
+	return behind.open(s.hold.result())
 }
 
 // follow goes on with another leg.
@@ -123,7 +136,18 @@ func (s *Stream) AtEnd() bool { return s.behind == nil && (s.ended || s.leg.atEn
 func (s *Stream) Close() {
 	s.once.Do(func() {
 		defer s.leave()
-		s.leg.Close()
+		if s.hold == nil {
+			s.leg.Close()
+			return
+		}
+		defer s.hold.cancel()
+		defer func() { s.leg.Close() }() // whichever it is then
+		if s.behind != nil && s.hold.isSent() {
+			s.hold.cancel()
+			if leg, _ := s.openBehind(); leg != nil { // nobody has read it
+				s.follow(leg)
+			}
+		}
 	})
 }
 

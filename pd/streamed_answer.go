@@ -139,7 +139,7 @@ func (a streamedAnswer) recordFirst(ctx context.Context, st *requestState, b *bi
 	if b.choice.Measured.Prefill > 0 {
 		b.choice.Measured.Transfer = now.Sub(start)
 	}
-	if !b.handoff.GoesOn() {
+	if b.continuedAt = now; !b.handoff.GoesOn() {
 		a.measureFirst(ctx, st, b, now)
 	}
 	switch {
@@ -168,10 +168,13 @@ func (a streamedAnswer) measureFirst(ctx context.Context, st *requestState, b *b
 }
 
 // begin is a stream of prefill's token alone. The leg of decode is sent when that has been
-// taken, which the relay does at once (Stream.behind).
+// taken, which the relay does at once, or while it is held (Stream.behind, Stream.hold).
 func (a streamedAnswer) begin(ctx context.Context, st *requestState, b *binding) *Answer {
 	o := a.o
-	a.measureFirst(ctx, st, b, time.Now())
+	if b.hold = a.hold(ctx, st, b); b.hold == nil {
+		b.begunAt = time.Now()
+		a.measureFirst(ctx, st, b, b.begunAt)
+	}
 	st.servedBy = b.decode.Server().ID()
 	s := &legStream{
 		events: api.NewEventReader(http.NoBody), body: http.NoBody, cancel: func(error) {}, idle: time.AfterFunc(time.Hour, func() {}),
@@ -190,16 +193,24 @@ func (a streamedAnswer) begin(ctx context.Context, st *requestState, b *binding)
 	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s, Prefill: b.handoff.From.ID(), Decode: st.servedBy}
 }
 
-// behind sends decode's leg behind prefill's token. The client has that token: a leg that
-// fails is a stream that broke.
-func (a streamedAnswer) behind(ctx context.Context, st *requestState, b *binding) (*legStream, error) {
-	o := a.o
+// sendBehind sends decode's leg behind prefill's token. While the client waits for that, it runs beside
+// the goroutine that relays the answer.
+func (a streamedAnswer) sendBehind(ctx context.Context, st *requestState, b *binding) *LegError {
 	b.behindSent = true
 	defer b.releaseUnlessAnswered()
 	b.answer = nil
-	failed := o.decodeWith(ctx, st, b)
+	return a.o.decodeWith(ctx, st, b)
+}
+
+// behind is what came of decode's leg behind prefill's token. The client has that token: a leg that
+// fails is a stream that broke.
+func (a streamedAnswer) behind(ctx context.Context, st *requestState, b *binding, failed *LegError) (*legStream, error) {
+	o := a.o
 	switch {
 	case failed == nil:
+		if _, itl := o.Binder.Config.SLO(st.req, st.bind.base); itl > 0 {
+			o.Binder.firstGap.Observe(b.continuedAt.Sub(b.begunAt), itl)
+		}
 		st.dropText()
 		return b.answer.leg, nil
 	case failed.Kind == Gone:
@@ -213,16 +224,41 @@ func (a streamedAnswer) behind(ctx context.Context, st *requestState, b *binding
 	return nil, broken
 }
 
+// hold keeps prefill's token from the client where the request has an objective for gaps and the second
+// one may come later than that allows, or decode has yet to pull a piece before it can be asked; nil where
+// the client may have it at once.
+func (a streamedAnswer) hold(ctx context.Context, st *requestState, b *binding) *hold {
+	_, itl := a.o.Binder.Config.SLO(st.req, st.bind.base)
+	if itl == 0 {
+		return nil
+	}
+	longer := func() time.Duration { return a.o.Binder.holdFirst(b, itl, time.Now()) }
+	if b.hasPulled() && longer() == 0 {
+		return nil
+	}
+	return &hold{asked: b.cut.pulled, longer: longer, legs: &a.o.legs, onGiven: func(at time.Time) {
+		b.begunAt = at
+		a.measureFirst(ctx, st, b, at)
+		a.observeMargin(st, b, at)
+	}}
+}
+
 // relay lets the stream keep its servers and its place until it ends.
 func (a streamedAnswer) relay(ctx context.Context, st *requestState, b *binding) {
 	o := a.o
 	answer := b.answer
-	if len(st.bind.tried.legs) == 0 && !st.bind.continues {
-		o.Binder.ttftMargin.Observe(&b.chosen.Terms, time.Since(st.boundAt))
-	}
 	answer.Stream = &Stream{leg: answer.leg, leave: func() { o.Queue.Leave(st.entry) }}
 	if b.handoff.GoesOn() {
-		answer.Stream.behind = func() (*legStream, error) { return a.behind(ctx, st, b) }
+		if answer.Stream.hold = b.hold; b.hold != nil {
+			ctx, b.hold.cancel = context.WithCancel(ctx)
+		}
+		answer.Stream.behind = &restOfStream{
+			send: func() *LegError { return a.sendBehind(ctx, st, b) },
+			open: func(failed *LegError) (*legStream, error) { return a.behind(ctx, st, b, failed) },
+		}
+	}
+	if answer.Stream.hold == nil {
+		a.observeMargin(st, b, time.Now())
 	}
 	if st.transcript != nil && o.Config.ContinueStreams {
 		answer.Stream.continueOn = func(broken *BrokenStreamError) (*Stream, []byte, error) { return o.continueStream(ctx, st, broken) }
@@ -235,6 +271,13 @@ func (a streamedAnswer) relay(ctx context.Context, st *requestState, b *binding)
 		answer.Stream.letGo = st.dropTextOnceSent(b)
 	}
 	st.streams = true
+}
+
+// observeMargin compares when the first token came with when it was predicted to.
+func (a streamedAnswer) observeMargin(st *requestState, b *binding, at time.Time) {
+	if len(st.bind.tried.legs) == 0 && !st.bind.continues {
+		a.o.Binder.ttftMargin.Observe(&b.chosen.Terms, at.Sub(st.boundAt))
+	}
 }
 
 // notAStream judges an answer that should have been an event stream.

@@ -60,6 +60,7 @@ type job struct {
 	nextPiece    float64           // when decode has the request for the next piece
 	generated    int
 	firstAt      float64
+	askedAt      float64 // decode, for what is behind prefill's token where that is held
 	decodedAt    float64 // the first token that decode says: the first one, or that behind prefill's
 	behind       bool    // decode has not gone on behind prefill's token yet
 	lastToken    float64
@@ -309,6 +310,9 @@ func (c *cluster) finishPrefill(j *job) {
 	j.prefilledAt = c.cal.now
 	if c.scenario.saysFirst(j.req) {
 		j.firstAt, j.lastToken, j.generated, j.behind = c.cal.now, c.cal.now, 1, true
+		if j.firstHolder() != nil {
+			j.firstAt = math.Inf(1)
+		}
 	}
 	c.notifyGateways(j, prefilled)
 	if c.scenario.Overlap {
@@ -316,8 +320,29 @@ func (c *cluster) finishPrefill(j *job) {
 		return
 	}
 	if len(j.staging) == 0 {
-		c.cal.after(c.scenario.handOff(), func() { c.decodes[j.pair.Decode].submit(j) })
+		c.askDecode(j)
 	}
+}
+
+// askDecode sends decode a request whose prompt is computed, and whose pieces decode has.
+func (c *cluster) askDecode(j *job) {
+	j.holdFirst(c.cal.now)
+	c.cal.after(c.scenario.handOff(), func() { c.decodes[j.pair.Decode].submit(j) })
+}
+
+// holdFirst sets when the client is given prefill's token, now that decode is asked for what is behind
+// it: at the latest with decode's own.
+func (j *job) holdFirst(now float64) {
+	if holder := j.firstHolder(); j.behind && holder != nil {
+		j.askedAt = now
+		j.firstAt = now + holder.Hold(j.sender.viewFor(j), j)
+	}
+}
+
+// firstHolder is the policy that holds prefill's token of a request, nil if none does.
+func (j *job) firstHolder() firstHolder {
+	holder, _ := j.sender.policy().(firstHolder)
+	return holder
 }
 
 // finishPiece lets decode pull what it lacks of a piece, behind the pieces before it, and the rest
@@ -354,7 +379,7 @@ func (c *cluster) finishStaging(j *job) {
 	case len(j.staging) > 0:
 		c.stage(j)
 	case j.upTo == j.req.Prompt && j.computed == j.upTo:
-		c.cal.after(c.scenario.handOff(), func() { c.decodes[j.pair.Decode].submit(j) })
+		c.askDecode(j)
 	}
 }
 
@@ -423,6 +448,8 @@ func (c *cluster) firstToken(j *job, at float64) {
 	switch {
 	case j.behind:
 		j.behind = false
+		j.firstAt = min(j.firstAt, at)
+		j.lastToken = j.firstAt
 	case j.generated > 0: // it was preempted
 		return
 	default:

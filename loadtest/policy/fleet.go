@@ -1,12 +1,14 @@
 package policy
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate/cached"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
@@ -17,6 +19,7 @@ type fleet struct {
 	links       *cost.Links
 	field       cost.Candidates
 	servers     order.Servers
+	firstGap    predict.FirstGap
 	aggregated  bool            // decode servers may compute prompts
 	cuts        bool            // and do so in pieces
 	gap         float64         // objective for gaps, seconds; 0: the scenario's
@@ -45,7 +48,7 @@ func newFleet(s *Scenario, aggregated bool) *fleet {
 		cost.Far:      {BytesPerSecond: s.across() * s.LinksTold},
 	})
 	firstBlock := 0
-	if s.FirstFromPrefill {
+	if s.firstFromPrefill() {
 		firstBlock = blockTokens
 	}
 	for p := range s.Prefill {
@@ -132,15 +135,12 @@ func (f *fleet) price(v *View, j *job, t *order.Ticket) {
 	t.ID, t.Arrived = int64(j.id), runDuration(j.arrived)
 }
 
-// demand is the request of the view. Its objective for gaps is the scenario's.
+// demand is the request of the view.
 func (f *fleet) demand(v *View) cost.Demand {
 	d := cost.Demand{
 		PromptTokens: v.Prompt(), OutputTokens: v.Output(), Objective: f.serves,
-		FirstFromPrefill: v.scenario().FirstFromPrefill, Exact: true,
-		Waited: runDuration(v.now - v.job.arrived), ITL: runDuration(v.scenario().SLO.ITL),
-	}
-	if f.gap > 0 {
-		d.ITL = runDuration(f.gap)
+		FirstFromPrefill: v.scenario().firstFromPrefill(), Exact: true,
+		Waited: runDuration(v.now - v.job.arrived), ITL: f.itl(v),
 	}
 	if f.cuts {
 		d.Gap = d.ITL
@@ -150,6 +150,27 @@ func (f *fleet) demand(v *View) cost.Demand {
 	}
 	return d
 }
+
+// Hold forecasts the gap behind prefill's token. Of a prompt whose pieces decode has pulled what moves is the
+// rest.
+func (f *fleet) Hold(v *View, j *job) float64 {
+	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]
+	now, bytes := clockTime(v.now), v.MissingBytes(j.pair.Decode)
+	if moves := f.moving[j]; moves != nil {
+		moves.End(now)
+		defer func() { f.moving[j] = f.links.Begin(p.LinkEnd(), d.LinkEnd(), bytes, now) }()
+	}
+	f.linksAt = -1
+	gap := f.links.Forecast(p.LinkEnd(), d.LinkEnd(), bytes, now).Seconds() + v.scenario().handOff() + v.RoomSeconds(j.pair.Decode) + v.StepSeconds(j.pair.Decode)
+	return f.firstGap.Hold(runDuration(gap), f.itl(v)).Seconds()
+}
+
+func (f *fleet) Continued(v *View, j *job) {
+	f.firstGap.Observe(runDuration(j.decodedAt-j.firstAt), f.itl(v))
+}
+
+// itl is the objective for gaps: the scenario's, but for policies that have another one.
+func (f *fleet) itl(v *View) time.Duration { return runDuration(cmp.Or(f.gap, v.scenario().SLO.ITL)) }
 
 // Prefilled and Transferred teach the links. A transfer that had to wait for room, or while
 // decode computed prompts, shows nothing of them.

@@ -227,6 +227,9 @@ func (g *gateway) observe(j *job, e *event) {
 			g.computing.end(j, now+g.cluster.scenario.EventDelay)
 		}
 		g.account.recordFirstToken(j)
+		if holder := j.firstHolder(); holder != nil && e.sender == g && j.askedAt > 0 {
+			holder.Continued(&g.view, j)
+		}
 		g.learnTransfer(j)
 	case ended:
 		g.account.recordEnd(j)

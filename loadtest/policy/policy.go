@@ -65,6 +65,15 @@ type transferLearner interface {
 	Transferred(v *View, j *job, seconds float64)
 }
 
+// firstHolder is a Chooser or a queueingChooser that has prefill's token held where the second one is
+// predicted to miss the objective for gaps behind it.
+type firstHolder interface {
+	// Hold returns for how many seconds from now on, when decode is asked.
+	Hold(v *View, j *job) float64
+	// Continued is called when decode has gone on behind such a token.
+	Continued(v *View, j *job)
+}
+
 // endObserver is a Chooser or a queueingChooser that is told of each request's end.
 type endObserver interface {
 	Ended(j *job)

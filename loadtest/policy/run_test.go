@@ -68,8 +68,10 @@ func TestRun_KeepsItsBooks(t *testing.T) {
 	}
 }
 
-// Where prefill says the first token it comes before the transfer, which is then the gap before
-// the second one; the same requests are served, and no token is said twice.
+// Where prefill says the first token it comes no later than decode's, and at once where the transfer
+// is predicted to be short. Where it may be a gap beyond the objective the token is held, so that hardly
+// more requests miss the objective than with decode's token. The same requests are served, and no token
+// is said twice.
 func TestRun_FirstTokenFromPrefill(t *testing.T) {
 	p, err := FindPolicies([]string{"tandem-late"})
 	if err != nil {
@@ -94,23 +96,29 @@ func TestRun_FirstTokenFromPrefill(t *testing.T) {
 	}
 	_, fromDecode := run(false)
 	c, fromPrefill := run(true)
-	early := 0
+	early, held := 0, 0
 	for i := range c.jobs {
 		j := &c.jobs[i]
 		is := j.pair.Prefill != Aggregated && j.req.Prompt%blockTokens != 0 && j.req.Output > 1
-		if is != (j.firstAt == j.prefilledAt) {
-			t.Fatalf("request %d of %d and %d tokens by %+v: prefilled at %v, its first token came at %v", i, j.req.Prompt, j.req.Output, j.pair, j.prefilledAt, j.firstAt)
+		if late := j.firstAt < j.prefilledAt || j.firstAt > j.decodedAt; is && late || !is && j.firstAt != j.decodedAt {
+			t.Fatalf("request %d of %d and %d tokens by %+v: prefilled at %v, its first token came at %v, decode's at %v", i, j.req.Prompt, j.req.Output, j.pair, j.prefilledAt, j.firstAt, j.decodedAt)
 		}
-		if is {
+		if is && j.firstAt == j.prefilledAt {
 			early++
 		}
+		if is && j.firstAt > j.askedAt {
+			held++
+		}
 	}
-	t.Logf("%d of %d first tokens from prefill: mean TTFT %.3f s, before %.3f s; p99 of gaps %.3f s, before %.3f s",
-		early, len(c.jobs), fromPrefill.TTFT.Mean, fromDecode.TTFT.Mean, fromPrefill.ITL.P99, fromDecode.ITL.P99)
+	if held < len(c.jobs)/10 || fromPrefill.Goodput < fromDecode.Goodput-0.03 {
+		t.Errorf("%d tokens were held; %.1f%% of the requests had their first token and every gap in time, before %.1f%%", held, 100*fromPrefill.Goodput, 100*fromDecode.Goodput)
+	}
+	t.Logf("%d of %d first tokens came with prefill's end, %d were to be held: mean TTFT %.3f s, before %.3f s; p99 of gaps %.3f s, before %.3f s",
+		early, len(c.jobs), held, fromPrefill.TTFT.Mean, fromDecode.TTFT.Mean, fromPrefill.ITL.P99, fromDecode.ITL.P99)
 	if cross, before := fromPrefill.Cross/(fromPrefill.Cross+fromPrefill.SameRack), fromDecode.Cross/(fromDecode.Cross+fromDecode.SameRack); cross > before+0.05 {
 		t.Errorf("%.0f%% of the KV crosses racks, before %.0f%%: what a transfer takes is not learned", 100*cross, 100*before)
 	}
-	if early < len(c.jobs)/2 || fromPrefill.TTFT.Mean >= fromDecode.TTFT.Mean || fromPrefill.ITL.Mean <= fromDecode.ITL.Mean {
+	if early < len(c.jobs)/20 || fromPrefill.TTFT.Mean >= fromDecode.TTFT.Mean || fromPrefill.ITL.Mean <= fromDecode.ITL.Mean {
 		t.Error("the transfer is where it was")
 	}
 }

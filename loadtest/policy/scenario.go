@@ -42,7 +42,7 @@ type Scenario struct {
 	Variants      []Variant `yaml:"variants"`       // other hardware among the prefill servers, which gateways know of
 	LockstepRanks int       `yaml:"lockstep_ranks"` // decode servers that step together
 	// FirstFromPrefill: prefill says the first token, and decode the others behind it, save of a
-	// prompt that ends with a block, or an answer of one token.
+	// prompt that ends with a block, or an answer of one token. Policies of ours hold it: see firstHolder.
 	FirstFromPrefill bool      `yaml:"first_from_prefill"`
 	SlowNICs         []SlowNIC `yaml:"sick"`
 
@@ -327,5 +327,9 @@ func (s *Scenario) prefillSpeed(p int) float64 {
 
 // saysFirst reports whether prefill says the first token of a request.
 func (s *Scenario) saysFirst(r *Request) bool {
-	return s.FirstFromPrefill && r.Prompt%blockTokens != 0 && r.Output > 1
+	return s.firstFromPrefill() && r.Prompt%blockTokens != 0 && r.Output > 1
 }
+
+// firstFromPrefill reports whether engines may continue behind prefill's token: none is known to where KV
+// leaves layer by layer.
+func (s *Scenario) firstFromPrefill() bool { return s.FirstFromPrefill && !s.Overlap }

@@ -44,7 +44,8 @@ type Terms struct {
 	DecodeCost       time.Duration // its own decoding, and the slower decoding of others, at what they are worth
 	DelayToOthers    time.Duration // requests that wait for prefill wait longer; on a decode server its batch stalls
 	HardwareMismatch time.Duration // the plan gives requests of its lengths to other hardware: see hardwareMismatches
-	FirstFromPrefill bool          // prefill says the first token: Transfer to Step come behind it
+	FirstFromPrefill bool          // prefill says the first token: Transfer to Step, but for Held, come behind it
+	Held             time.Duration // the part of these for which prefill's token is held, so that the gap behind it meets the objective
 }
 
 // TTFT is the part of it that the client waits for before the first token.
@@ -61,7 +62,7 @@ func (t *Terms) FirstGap() time.Duration {
 	if !t.FirstFromPrefill {
 		return 0
 	}
-	return t.Transfer + t.KVRoom + t.Step
+	return t.Transfer + t.KVRoom + t.Step - t.Held
 }
 
 // Total is what alternatives are compared by.
@@ -136,7 +137,7 @@ func (f *Candidates) Alternative(s *order.Servers, t *order.Ticket, pair order.P
 	a := Alternative{Decode: f.Decode[pair.Decode].ID, Misses: terms.Misses, Price: price, Terms: Terms{
 		Ready: Duration(terms.Ready), Queue: Duration(terms.Ahead), Prefill: Duration(terms.Prefill), Transfer: Duration(terms.Transfer),
 		KVRoom: Duration(terms.KVRoom), Step: Duration(terms.Step), DecodeCost: Duration(terms.DecodeCost), DelayToOthers: Duration(terms.DelayToOthers), HardwareMismatch: Duration(terms.HardwareMismatch),
-		FirstFromPrefill: terms.FirstFromPrefill,
+		FirstFromPrefill: terms.FirstFromPrefill, Held: Duration(terms.Held),
 	}}
 	if pair.Prefill != order.Aggregated {
 		a.Prefill = f.Prefill[pair.Prefill].ID

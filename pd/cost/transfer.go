@@ -1,6 +1,9 @@
 package cost
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Transfer is one under way.
 type Transfer struct {
@@ -53,6 +56,21 @@ func beginUse(uses map[string]linkUse, server string, nearby float64, now time.T
 	uses[server] = u
 	return u.alone
 }
+
+// Forecast is how long a transfer that begins now is believed to take: alone, and longer by what is under
+// way over the link of either server, of which each gets as much as it.
+func (l *Links) Forecast(p, d LinkEnd, bytes float64, now time.Time) time.Duration {
+	class := l.classes[DistanceOf(&p.Topology, &d.Topology)].Curve()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	slower := max(l.prefill[p.ID].differs(now), l.decode[d.ID].differs(now), l.slow[pairID{p.ID, d.ID}].differs(now))
+	alone := math.Exp(slower) * class.Seconds(linkFeatures(bytes))
+	sending, receiving := l.sending[p.ID], l.receiving[d.ID]
+	return Duration(alone + max(sending.delay(alone), receiving.delay(alone)))
+}
+
+// delay is by how much the transfers under way make one longer that takes so many seconds alone.
+func (u *linkUse) delay(alone float64) float64 { return min(u.nearby, alone*float64(u.transfers)) }
 
 // End says that it is no longer under way; said again it does nothing. nil is none.
 func (t *Transfer) End(now time.Time) {

@@ -90,3 +90,31 @@ func TestTransfer_ShareIsThatOfTheMoreCrowdedEnd(t *testing.T) {
 		t.Errorf("its share is %v when it has ended", got)
 	}
 }
+
+// A transfer is forecast to share the links of its servers with what is under way there, and to take as long
+// as its pair has shown.
+func TestLinks_Forecast(t *testing.T) {
+	l := asAssumedElsewhere()
+	p, d := at("p", "r1").LinkEnd(), at("d", "r1").LinkEnd()
+	forecast := func(bytes float64) float64 { return float64(l.Forecast(p, d, bytes, linkTime)) / float64(asAssumed) }
+	near := func(got, want float64) bool { return math.Abs(got-want) < 0.2 }
+	if got := forecast(1e9); !near(got, 1) {
+		t.Errorf("on idle links %.2f of what it takes alone", got)
+	}
+	long := l.Begin(p, at("e", "r1").LinkEnd(), 50e9, linkTime)
+	if got := forecast(1e9); !near(got, 2) {
+		t.Errorf("beside a long one %.2f of what it takes alone, want 2", got)
+	}
+	long.End(linkTime)
+	short := l.Begin(at("q", "r1").LinkEnd(), d, 0.5e9, linkTime)
+	if got := forecast(1e9); !near(got, 1.5) {
+		t.Errorf("beside one of half its size %.2f of what it takes alone, want 1.5", got)
+	}
+	short.End(linkTime)
+	for range 20 {
+		l.Observe(p, d, 1e9, 4*asAssumed, 0, linkTime)
+	}
+	if got := forecast(1e9); got < 3 {
+		t.Errorf("on a pair that took four times as long %.2f of what it should", got)
+	}
+}

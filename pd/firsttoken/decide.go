@@ -41,7 +41,6 @@ type Case struct {
 	Bounded     bool     // it is known how long the answer may be
 	OneToken    bool     // the answer is one token long
 	Continues   bool     // a stream that broke: it has its first token
-	LateNext    bool     // the second token is predicted to come later than the request's objective between tokens
 
 	Said   *api.FirstToken        // by prefill; nil: it was not asked yet
 	Handed connector.HandedBlocks // with it
@@ -73,8 +72,6 @@ func (c *Case) Decide() (use Use, reason string) {
 		return Unused, "request"
 	case c.Said == nil && c.OneToken:
 		return All, "one_token"
-	case c.LateNext && !c.OneToken:
-		return Unused, "itl"
 	case c.BlockTokens == 0 && !c.OneToken:
 		return Unused, "block_size"
 	case !c.Bounded:

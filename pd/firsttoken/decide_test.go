@@ -40,8 +40,6 @@ func TestDecide_EachConditionHasItsReason(t *testing.T) {
 	row("a field that is not known to work", func(c *Case) { c.Field = "seed" })
 	row("no bound on the answer, nor the model's length", func(c *Case) { c.Bounded = false })
 	row("the rest of a stream that broke", func(c *Case) { c.Continues = true })
-	row("the second token would miss the objective", func(c *Case) { c.LateNext = true })
-	row("max_tokens 1 with such an objective", func(c *Case) { c.OneToken, c.LateNext = true, true })
 	row("max_tokens 1, not asked yet", func(c *Case) { c.OneToken, c.Said = true, nil })
 	row("max_tokens 1", func(c *Case) { c.OneToken = true })
 	row("max_tokens 1, blocks of unknown size", func(c *Case) { c.OneToken, c.BlockTokens = true, 0 })

@@ -208,7 +208,7 @@ func (s *Servers) LeastTTFT(t *Ticket) float64 {
 	for p := range s.Prefill {
 		state, behind := &s.Prefill[p], s.HandOff+t.onPrefill[p].leastTransfer+step
 		if t.FirstFromPrefill && goesOn && state.SaysFirst {
-			behind = 0
+			behind = t.held(behind)
 		}
 		if !state.Excluded {
 			least = min(least, at(t.PrefillReady, p)+t.Prefill[p]+behind)

@@ -254,6 +254,9 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 		if pair.Decode < len(t.StreamShare) {
 			share = t.StreamShare[pair.Decode]
 		}
+		if t.FirstFromPrefill {
+			share *= besideFirstGaps
+		}
 		cost += t.Aggregated[pair.Decode] * (share*float64(d.Running) + expectedArrivals)
 		if t.ITL > 0 && t.Stall[pair.Decode] > t.ITL {
 			misses += max(1, d.Running)
@@ -279,6 +282,9 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 	token := there
 	if pair.Prefill != Aggregated && t.FirstFromPrefill && s.Prefill[pair.Prefill].SaysFirst && d.GoesOn {
 		token = s.Prefill[pair.Prefill].Ahead + t.Prefill[pair.Prefill]
+		if t.ITL > 0 {
+			token += max(0, there-token-t.ITL)
+		}
 	}
 	if t.TTFT > 0 && token > t.TTFT-(s.Now-t.Arrived).Seconds() {
 		misses++

@@ -129,8 +129,11 @@ func (s *Servers) decodeSideUnqueued(t *Ticket, d *DecodeState, first, token flo
 		soon += room
 		cost += room
 	}
-	if token == fromDecode {
+	switch {
+	case token == fromDecode:
 		token = first + soon
+	case t.ITL > 0:
+		token += t.held(first + soon - token)
 	}
 	if t.TTFT > 0 && token > s.ttftLeft(t) {
 		cost += Miss

@@ -15,7 +15,8 @@ type Terms struct {
 	DelayToOthers    float64 // requests that wait for prefill wait longer; on a decode server its batch stands still
 	HardwareMismatch float64 // the plan gives requests of its lengths to other hardware
 	Misses           int     // objectives that it is predicted to miss: its own, and those of streams that stand still for it
-	FirstFromPrefill bool    // the client gets prefill's token: Transfer to Step come behind it
+	FirstFromPrefill bool    // the client gets prefill's token: Transfer to Step, but for Held, come behind it
+	Held             float64 // the part of these for which prefill's token is held: see Ticket.held
 
 	linkWait float64 // the part of Transfer until the links of both servers are free
 }
@@ -23,7 +24,7 @@ type Terms struct {
 // TTFT is the time to the client's first token.
 func (t *Terms) TTFT() float64 {
 	if t.FirstFromPrefill {
-		return t.Ready + t.Ahead + t.Prefill
+		return t.Ready + t.Ahead + t.Prefill + t.Held
 	}
 	return t.FirstStep()
 }
@@ -101,8 +102,10 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 		terms.Transfer = s.Links.After(s.HandOff, i, t.Missing[pair.Decode]) + terms.linkWait
 		terms.DelayToOthers = on.delayToOthers(price) + terms.Prefill*float64(p.Stalls)
 		terms.HardwareMismatch = at(t.HardwareMismatch, pair.Prefill)
-		terms.FirstFromPrefill = s.saysFirst(t, pair)
 		terms.KVRoom += d.promptWait(terms.Ready + terms.Ahead + terms.Prefill + terms.Transfer)
+		if terms.FirstFromPrefill = s.saysFirst(t, pair); terms.FirstFromPrefill {
+			terms.Held = t.held(terms.Transfer + terms.KVRoom + terms.Step)
+		}
 	}
 	if t.ITL > 0 && terms.Step > t.ITL {
 		terms.Misses++
@@ -119,6 +122,15 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 func (s *Servers) firstStep(t *Ticket, pair Pair) float64 {
 	terms := s.Terms(t, pair, 0)
 	return terms.FirstStep() - terms.linkWait
+}
+
+// held is the seconds for which prefill's token is held where the second one is predicted to come so many
+// later, so that the gap between them meets the request's objective.
+func (t *Ticket) held(gap float64) float64 {
+	if t.ITL == 0 {
+		return 0
+	}
+	return max(0, gap-t.ITL)
 }
 
 // saysFirst reports whether prefill says the first token of a request on a pair.

@@ -80,6 +80,21 @@ func TestTerms_TheFirstTokenFromPrefill(t *testing.T) {
 	}
 }
 
+// With an objective for gaps prefill's token is held where the gap is predicted to be longer; its time counts.
+func TestTerms_TheFirstTokenIsHeld(t *testing.T) {
+	for _, of := range []struct{ itl, held float64 }{{0, 0}, {2, 0}, {0.52, 0}, {0.42, 0.1}, {0.02, 0.5}} {
+		s, ticket := fleetOf(1, 1), &Ticket{}
+		s.Links.Latency[0] = 0.5
+		ticket.price(s, math.Inf(1))
+		firstFromPrefill(s, ticket)
+		ticket.ITL = of.itl
+		terms := s.Terms(ticket, Pair{0, 0}, 1)
+		if math.Abs(terms.Held-of.held) > 1e-9 || math.Abs(terms.TTFT()-1-of.held) > 1e-9 || math.Abs(s.LeastTTFT(ticket)-1-of.held) > 1e-9 {
+			t.Errorf("gaps of %v s: held for %v s, want %v, its first token after %v s, at least %v", of.itl, terms.Held, of.held, terms.TTFT(), s.LeastTTFT(ticket))
+		}
+	}
+}
+
 // The terms of every pair add up to its cost.
 func TestTerms_AddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

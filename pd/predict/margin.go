@@ -76,6 +76,13 @@ func (m *Margin) ObserveMiss(share float64) {
 	m.stepLocked(true, share)
 }
 
+// ObserveKept notes one that came when it was promised.
+func (m *Margin) ObserveKept(share float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stepLocked(false, share)
+}
+
 func (m *Margin) stepLocked(longer bool, share float64) {
 	m.ratio = cmp.Or(m.ratio, m.Least, 1)
 	if longer {

@@ -80,8 +80,8 @@ func (c *pdConfig) bindService(fs *pflag.FlagSet) {
 			"was not looked up yet, or cannot be, is not); the request is prefilled elsewhere or decoded alone; without it hand-offs with a host "+
 			"that is certainly another's are counted and warned of")
 	fs.StringVar((*string)(&c.FirstToken), "first-token", string(c.FirstToken),
-		"which leg says the first token of an answer, prefill or decode, `leg`: prefill's goes to the client while the KV travels, and decode "+
-			"goes on behind it, where that is known to give the answer of one engine (vLLM since 0.32 with NIXL; chat and completions); "+
+		"which leg says the first token of an answer, prefill or decode, `leg`: prefill's goes to the client while the KV travels, or as much "+
+			"later as itl-slo needs, and decode goes on behind it, where that is known to give the answer of one engine (vLLM since 0.32 with NIXL; chat and completions); "+
 			"with decode it is computed again there")
 	fs.StringVar((*string)(&c.AnswerKV), "answer-kv", string(c.AnswerKV),
 		"of which servers' answers the next turn's prefill may read the KV from decode, `off`, reported (servers that report "+

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/firsttoken"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // takesFirst is an engine behind whose prefill decode can go on.
@@ -400,23 +401,109 @@ func TestFirstToken_IsPredictedWithoutTheTransfer(t *testing.T) {
 	}
 }
 
-// Who has an objective for the time between tokens does not get a first token behind which the
-// transfer takes longer: there the answer begins with decode's, as without the setting.
-func TestFirstToken_LeavesNoGapBeyondTheObjective(t *testing.T) {
+// slowLink is a link on which KV travels for so long, as the gateway believes too.
+func slowLink(latency time.Duration, itl time.Duration) shape {
+	return shape{
+		prefill: 1, decode: 1,
+		engine: func(cfg *engine.Config) {
+			takesFirst(cfg)
+			cfg.TimeScale, cfg.LinkLatency = 1, latency
+		},
+		config: func(cfg *config) {
+			continuing(cfg)
+			cfg.pd.ITL.All, cfg.cost.PairsFirst = itl, true
+			for i := range cfg.cost.links {
+				cfg.cost.links[i].Latency = latency
+			}
+		},
+	}
+}
+
+// Where the second token would come later than the objective between tokens allows, prefill's is held:
+// the gap meets the objective although the transfer takes longer. Without an objective it comes at once.
+func TestFirstToken_IsHeldForTheObjective(t *testing.T) {
 	t.Parallel()
-	for itl, reason := range map[time.Duration]string{time.Nanosecond: "itl", time.Hour: "continues"} {
-		c := newCluster(t, shape{prefill: 1, decode: 1, engine: takesFirst, config: func(cfg *config) { cfg.pd.ITL.All, cfg.cost.PairsFirst = itl, true }})
-		for words := 40; words < 44; words++ {
-			if got := c.post("/v1/completions", askFor("/v1/completions", words, `,"max_tokens":3,"stream":true`)); got.status != 200 {
-				t.Fatalf("%d %s", got.status, got.body)
+	const transfer = 800 * time.Millisecond
+	for name, of := range map[string]struct{ itl, least, most time.Duration }{
+		"no objective":       {0, transfer * 3 / 4, time.Hour},
+		"one that it meets":  {2 * transfer, transfer * 3 / 4, time.Hour},
+		"one that it misses": {transfer / 2, transfer / 8, transfer * 7 / 8}, // held for half of it, and a little more
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, slowLink(transfer, of.itl))
+			truth := startTestEngine(t, engine.RoleBoth, takesFirst)
+			body := askFor("/v1/completions", 61, `,"max_tokens":3,"stream":true`)
+			next := c.openStream(t.Context(), "/v1/completions", body)
+			first := next()
+			began := time.Now()
+			second := next()
+			gap := time.Since(began)
+			want := askEngine(t, truth, "/v1/completions", body).events
+			for i, got := range []string{first, second} {
+				if !reflect.DeepEqual(plain(t, got), plain(t, want[i])) {
+					t.Errorf("event %d: %s, want %s", i, got, want[i])
+				}
+			}
+			if n := c.firstTokens("first", "continues"); n != 1 || gap < of.least || gap > of.most {
+				t.Errorf("prefill began %v answers; the second token came %v after the first, want %v to %v", n, gap, of.least, of.most)
+			}
+		})
+	}
+}
+
+// A client that leaves while the token is held leaves nothing behind, and is counted as one.
+func TestFirstToken_AClientThatLeavesWhileItIsHeld(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, slowLink(time.Hour, 50*time.Millisecond))
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+"/v1/chat/completions", strings.NewReader(askFor("/v1/chat/completions", 61, `,"max_tokens":9,"stream":true`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		if resp, err := c.client.Do(req); err == nil { // the head comes with the token
+			_ = resp.Body.Close()
+			t.Error("its token was not held")
+		}
+	}()
+	eventually(t, "the KV is on its way", func() bool { return c.decode[0].State().Waiting == 1 })
+	leave()
+	<-left
+	eventually(t, "decode has nothing to do", func() bool { return c.decode[0].State().Waiting == 0 })
+	c.checkIdle(1)
+	eventually(t, "prefill holds nothing", func() bool { return c.prefill[0].State().HandoffsOpen == 0 })
+	if n := c.metric("tandem_ttft_seconds_count"); n != 0 {
+		t.Errorf("%v times to a first token were measured of a client that had none", n)
+	}
+}
+
+// Where decode fails while the token is held the client gets that token, and the rest from another pair.
+func TestFirstToken_DecodeFailsWhileItIsHeld(t *testing.T) {
+	t.Parallel()
+	held := slowLink(time.Minute, time.Millisecond)
+	c := newCluster(t, shape{prefill: 1, decode: 2, engine: takesFirst, config: held.config}) // it is quicker than believed
+	truth := startTestEngine(t, engine.RoleBoth, takesFirst)
+	for i := range 12 {
+		path := []string{"/v1/chat/completions", "/v1/completions"}[i%2]
+		body := askFor(path, 60+i, `,"max_tokens":12,"stream":true,"stream_options":{"include_usage":true}`)
+		for k, d := range c.decode {
+			if d.ClearFaults(); k == i/2%2 {
+				d.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Leg: "decode", Path: path, Count: 1})
 			}
 		}
-		use := "first"
-		if reason == "itl" {
-			use = "unused"
-		}
-		if n := c.firstTokens(use, reason+`"`); n < 3 {
-			t.Errorf("with an objective of %v %v of 4 first tokens are %s, %s", itl, n, use, reason)
+		oneAnswer(t, c.post(path, body), askEngine(t, truth, path, body))
+	}
+	if n := c.metric("tandem_continuations_total", `outcome="continued"`); n < 3 {
+		t.Errorf("only %v streams were continued", n)
+	}
+	eventually(t, "nothing is in flight", func() bool { return c.metric("tandem_in_flight_requests") == 0 })
+	for _, server := range c.node.fleet.Servers() {
+		if own := server.InFlight(pools.Decode, time.Now()); own != (pools.InFlight{}) {
+			t.Errorf("%s: a lease leaked: %+v", server.ID(), own)
 		}
 	}
 }
