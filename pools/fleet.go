@@ -127,7 +127,8 @@ func (f *Fleet) reportBlame(server string, since time.Time) {
 }
 
 func (f *Fleet) server(spec Spec, l *serverState) *Server {
-	return &Server{Spec: spec, id: spec.ID(), key: configuredKey(spec), fleet: f, serverState: l}
+	host, address := hostPort(spec.URL)
+	return &Server{Spec: spec, id: spec.ID(), host: host, address: address, key: configuredKey(spec), fleet: f, serverState: l}
 }
 
 // newWatched is a server that the fleet did not know.

@@ -37,9 +37,10 @@ func (r Role) String() string {
 // state that all snapshots share.
 type Server struct {
 	Spec
-	id    string
-	key   uint64 // see compatibilityKey; the configured part
-	fleet *Fleet
+	id            string
+	host, address string // of the URL; the address is host:port as proxies write it
+	key           uint64 // see compatibilityKey; the configured part
+	fleet         *Fleet
 	*serverState
 }
 

@@ -33,8 +33,7 @@ func (s *Subset) Has(server *Server) bool {
 	if s == nil {
 		return true
 	}
-	host, address := server.hostPort()
-	return s.addresses[address] || s.addresses[host]
+	return s.addresses[server.address] || s.addresses[server.host]
 }
 
 // HasHost reports whether the server runs on a host of the subset, at whichever port.
@@ -42,13 +41,12 @@ func (s *Subset) HasHost(server *Server) bool {
 	if s == nil {
 		return true
 	}
-	host, _ := server.hostPort()
-	return s.hosts[host]
+	return s.hosts[server.host]
 }
 
-// hostPort is the host of the server's URL, and its host:port as proxies write it.
-func (s *Server) hostPort() (host, address string) {
-	u, err := url.Parse(s.URL)
+// hostPort is the host of a server's URL, and its host:port as proxies write it.
+func hostPort(server string) (host, address string) {
+	u, err := url.Parse(server)
 	if err != nil {
 		return "", ""
 	}
@@ -63,7 +61,4 @@ func (s *Server) hostPort() (host, address string) {
 }
 
 // Address is the host:port at which the server is reached.
-func (s *Server) Address() string {
-	_, address := s.hostPort()
-	return address
-}
+func (s *Server) Address() string { return s.address }
