@@ -2,7 +2,6 @@ package pd
 
 import (
 	"math/rand/v2"
-	"slices"
 	"sort"
 	"time"
 
@@ -182,7 +181,7 @@ func (ch *Chooser) homeAfter(r *bindRequest, chosen *cost.Alternative, now time.
 	return home
 }
 
-// recordBinding notes why a request's servers were chosen, and counts it.
+// recordBinding notes why a request's servers were chosen, and counts it. It keeps the snapshot's candidates.
 func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now time.Time) {
 	ch.deadlineProbes.Observe(r.base, now)
 	ch.recordHits(b, v)
@@ -200,10 +199,8 @@ func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now ti
 	if b.reason == decision.NoPair {
 		mismatch = v.pairMismatch(r.base)
 	}
-	candidates := v.candidates
-	candidates.Prefill, candidates.Decode = slices.Clone(candidates.Prefill), slices.Clone(candidates.Decode)
 	b.choice = decision.Choice{
-		Demand: ch.demand(r, now), Prompt: r.prefix.knowledge(), Candidates: candidates, Chosen: b.chosen, Reason: b.reason, Mismatch: mismatch,
+		Demand: ch.demand(r, now), Prompt: r.prefix.knowledge(), Candidates: v.candidates, Chosen: b.chosen, Reason: b.reason, Mismatch: mismatch,
 		Panic: v.ignoreBreakers || v.prefillPanic || v.decodePanic,
 	}
 }

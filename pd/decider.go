@@ -541,7 +541,9 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 	case w.request.remote:
 		q.d.ch.deadlineProbes.Observe(q.base, now)
 	default:
-		q.d.ch.recordBinding(w.request, &q.snapshot, b, now) // with the servers as they were before
+		seen := q.snapshot // with the servers as they were before
+		seen.candidates.Prefill, seen.candidates.Decode = slices.Clone(seen.candidates.Prefill), slices.Clone(seen.candidates.Decode)
+		q.d.ch.recordBinding(w.request, &seen, b, now)
 	}
 	if w.request.begun == nil {
 		q.d.waitMargin.Observe(w.predictedWait, now.Sub(w.entered)+chosen.Terms.Queue, waitShare)
