@@ -18,6 +18,7 @@ type Record struct {
 	At        time.Time
 	Choices   []Choice
 	Outcome   string
+	Ended     bool // all that is known of it is here
 }
 
 // Choice is what one attempt chose from, and how it ended.

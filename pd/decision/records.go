@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"hash/maphash"
 	"reflect"
 	"slices"
 	"sync"
@@ -10,66 +11,123 @@ import (
 )
 
 // Records are the decisions of a time, as many of them as a number of bytes holds. Where those are too
-// few the oldest keep only what the chosen servers were like, and then are forgotten.
+// few the oldest keep only what the chosen servers were like, and then are forgotten. Of requests that have ended they
+// are packed, since the collector would walk through tens of thousands of them each time.
 type Records struct {
 	keep time.Duration
 	most int // bytes
 
 	mu       sync.Mutex     // guards the rest
+	origin   time.Time      // of the times in kept
 	kept     []remembered   // the oldest first
 	first    int            // how many were forgotten
-	cut      int            // of the oldest, of which only the chosen servers are kept
+	cut      int            // of the oldest, which keep the chosen servers alone or are packed
 	used     int            // bytes
-	newestOf map[string]int // by request id, how many came before it
+	whole    map[int]Record // those that are not packed, by how many came before them
+	packed   pages
+	seed     maphash.Seed
+	newestOf map[uint64]int // by the hash of a request's id, how many came before it
 }
 
-// remembered is a decision, and since when.
+// remembered is a decision, without a pointer. Since when it is one, and how many bytes are counted for it.
 type remembered struct {
-	Record
-	since time.Time
-	bytes int
+	since    time.Duration // after the records' origin
+	at       place         // where it is packed
+	isPacked bool
+	bytes    int
+	hash     uint64 // of the request's id
 }
 
 // NewRecords remembers decisions for so long, in about so many bytes: the newest in any case.
 func NewRecords(keep time.Duration, bytes int) *Records {
-	return &Records{keep: keep, most: bytes, newestOf: make(map[string]int)}
+	return &Records{
+		keep: keep, most: bytes, origin: time.Now(), whole: make(map[int]Record), seed: maphash.MakeSeed(), newestOf: make(map[uint64]int),
+	}
 }
 
 // Add remembers a decision, whose choices are the record's from now on.
 func (d *Records) Add(decision Record) {
 	now := time.Now()
-	r := remembered{Record: decision, since: now, bytes: decision.bytes()}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.newestOf[r.RequestID] = d.first + len(d.kept)
+	number := d.first + len(d.kept)
+	r := remembered{since: now.Sub(d.origin), hash: maphash.String(d.seed, decision.RequestID)}
+	d.newestOf[r.hash] = number
 	d.kept = append(d.kept, r)
-	d.used += r.bytes
+	if decision.Ended && decision.canPack() {
+		d.packLocked(number, decision)
+	} else {
+		d.keepWholeLocked(number, decision)
+	}
 	d.expireLocked(now)
+	d.boundLocked()
+}
+
+// boundLocked cuts the oldest and forgets them, until the rest is no more than it may be.
+func (d *Records) boundLocked() {
 	for last := len(d.kept) - 1; d.used > d.most && d.cut < last; d.cut++ {
-		oldest := &d.kept[d.cut]
-		d.used -= oldest.bytes
-		oldest.KeepOnlyChosen()
-		oldest.bytes = oldest.Record.bytes()
-		d.used += oldest.bytes
+		number := d.first + d.cut
+		if oldest, is := d.whole[number]; is {
+			oldest.KeepOnlyChosen()
+			d.settleLocked(number, oldest)
+		}
 	}
 	for d.used > d.most && len(d.kept) > 1 {
 		d.forgetOldestLocked()
 	}
 }
 
+// settleLocked packs a decision, or counts it anew where it cannot be packed.
+func (d *Records) settleLocked(number int, decision Record) {
+	if decision.canPack() {
+		d.packLocked(number, decision)
+		return
+	}
+	d.keepWholeLocked(number, decision)
+}
+
+// packLocked packs a decision in place of what is remembered by its number.
+func (d *Records) packLocked(number int, decision Record) {
+	d.releaseLocked(number)
+	r := &d.kept[number-d.first]
+	r.at, r.isPacked = d.packed.write(&decision), true
+	d.countLocked(r, packedBytes+int(r.at.to-r.at.from))
+}
+
+// keepWholeLocked is packLocked without packing.
+func (d *Records) keepWholeLocked(number int, decision Record) {
+	d.releaseLocked(number)
+	r := &d.kept[number-d.first]
+	d.whole[number], r.isPacked = decision, false
+	d.countLocked(r, decision.bytes())
+}
+
+func (d *Records) countLocked(r *remembered, bytes int) {
+	d.used += bytes - r.bytes
+	r.bytes = bytes
+}
+
+// releaseLocked lets go of what is remembered by a number.
+func (d *Records) releaseLocked(number int) {
+	if r := &d.kept[number-d.first]; r.isPacked {
+		d.packed.forget(r.at)
+	}
+	delete(d.whole, number)
+}
+
 // expireLocked forgets what is older than decisions are kept.
 func (d *Records) expireLocked(now time.Time) {
-	for len(d.kept) > 0 && now.Sub(d.kept[0].since) > d.keep {
+	for len(d.kept) > 0 && now.Sub(d.origin)-d.kept[0].since > d.keep {
 		d.forgetOldestLocked()
 	}
 }
 
 func (d *Records) forgetOldestLocked() {
+	d.releaseLocked(d.first)
 	oldest := d.kept[0]
-	if d.newestOf[oldest.RequestID] == d.first {
-		delete(d.newestOf, oldest.RequestID)
+	if d.newestOf[oldest.hash] == d.first {
+		delete(d.newestOf, oldest.hash)
 	}
-	d.kept[0] = remembered{}
 	d.kept = d.kept[1:]
 	d.first++
 	d.used -= oldest.bytes
@@ -81,11 +139,13 @@ func (d *Records) forgetOldestLocked() {
 func (d *Records) Complete(requestID string, arrived time.Time, attempt int, m Measured, outcome string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	found := d.findLocked(requestID)
-	if found == nil || !found.At.Equal(arrived) || attempt >= len(found.Choices) {
+	number, found, is := d.findLocked(requestID)
+	if !is || !found.At.Equal(arrived) || attempt >= len(found.Choices) {
 		return
 	}
 	found.Choices[attempt].Measured, found.Choices[attempt].Outcome = m, outcome
+	d.settleLocked(number, found)
+	d.boundLocked()
 }
 
 // Find returns the newest decision on a request as it is now, false if it is not remembered.
@@ -93,8 +153,8 @@ func (d *Records) Find(requestID string) (Record, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.expireLocked(time.Now())
-	found := d.findLocked(requestID)
-	if found == nil {
+	_, found, is := d.findLocked(requestID)
+	if !is {
 		return Record{}, false
 	}
 	return found.now(), true
@@ -109,33 +169,42 @@ func (d *Records) After(after time.Time, limit int) (newest []Record) {
 	defer d.mu.Unlock()
 	d.expireLocked(time.Now())
 	for i := len(d.kept) - 1; i >= 0 && len(newest) < limit; i-- {
-		r := &d.kept[i]
-		if r.At.After(after) {
+		if r := d.recordLocked(d.first + i); r.At.After(after) {
 			newest = append(newest, r.now())
 		}
 	}
 	return newest
 }
 
-// findLocked is the newest decision on a request, nil where none is remembered.
-func (d *Records) findLocked(requestID string) *remembered {
-	at, found := d.newestOf[requestID]
-	if !found {
-		return nil
+// findLocked is the newest decision on a request, and how many came before it; false where none is remembered.
+func (d *Records) findLocked(requestID string) (number int, found Record, is bool) {
+	if number, is = d.newestOf[maphash.String(d.seed, requestID)]; !is {
+		return 0, Record{}, false
 	}
-	return &d.kept[at-d.first]
+	found = d.recordLocked(number)
+	return number, found, found.RequestID == requestID
+}
+
+// recordLocked is what is remembered by a number: what is packed, as it was.
+func (d *Records) recordLocked(number int) Record {
+	if r := &d.kept[number-d.first]; r.isPacked {
+		return d.packed.read(r.at)
+	}
+	return d.whole[number]
 }
 
 // now is a copy: the request may end meanwhile.
-func (r *remembered) now() Record {
-	now := r.Record
+func (d *Record) now() Record {
+	now := *d
 	now.Choices = slices.Clone(now.Choices)
 	return now
 }
 
-// What a decision takes, beside the names of servers, which the fleet has anyway, and a map's entry.
+// What a decision takes that is not packed, beside the names of servers, which the fleet has anyway, with entries of
+// two maps; and what one that is packed takes beside its bytes.
 var (
-	recordBytes    = int(reflect.TypeFor[remembered]().Size()) + 64
+	packedBytes    = int(reflect.TypeFor[remembered]().Size()) + 32
+	recordBytes    = packedBytes + int(reflect.TypeFor[Record]().Size()) + 32
 	choiceBytes    = int(reflect.TypeFor[Choice]().Size())
 	candidateBytes = int(reflect.TypeFor[cost.Candidate]().Size())
 )

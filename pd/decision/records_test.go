@@ -141,8 +141,12 @@ func TestRecords_ListsTheNewest(t *testing.T) {
 
 // count is what the decisions take, counted anew.
 func (d *Records) count() (bytes int) {
-	for _, r := range d.kept {
-		bytes += r.Record.bytes()
+	for i, r := range d.kept {
+		if whole, is := d.whole[d.first+i]; is {
+			bytes += whole.bytes()
+			continue
+		}
+		bytes += packedBytes + int(r.at.to-r.at.from)
 	}
 	return bytes
 }

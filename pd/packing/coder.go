@@ -1,0 +1,116 @@
+// Package packing writes values into bytes without a pointer and reads them back, for what is kept by the ten
+// thousand and read by hardly anyone: the garbage collector walks through all that has pointers.
+package packing
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"math/bits"
+	"time"
+)
+
+// ErrShort says that bytes end before the values that are read from them.
+var ErrShort = errors.New("packed values end too early")
+
+// Coder writes values, or reads them back: the same calls in the same order do both, so that what is written and
+// what is read cannot differ. Small numbers, empty texts and round fractions take a byte or two.
+type Coder struct {
+	data  []byte
+	reads bool
+	err   error
+}
+
+// Writer returns a coder that appends to data.
+func Writer(data []byte) Coder { return Coder{data: data} }
+
+// Reader returns a coder that reads data.
+func Reader(data []byte) Coder { return Coder{data: data, reads: true} }
+
+// Reads reports whether it reads.
+func (c *Coder) Reads() bool { return c.reads }
+
+// Data is what was written, or what is left to be read.
+func (c *Coder) Data() []byte { return c.data }
+
+// Err is ErrShort where there was less to read than was read; the values are zero from there on.
+func (c *Coder) Err() error { return c.err }
+
+// Uint is a number that is not negative.
+func (c *Coder) Uint(p *uint64) {
+	if !c.reads {
+		c.data = binary.AppendUvarint(c.data, *p)
+		return
+	}
+	v, n := binary.Uvarint(c.data)
+	if n <= 0 {
+		c.data, c.err, v, n = nil, ErrShort, 0, 0
+	}
+	*p, c.data = v, c.data[n:]
+}
+
+// Int is a number, such as a time span.
+func Int[T ~int | ~int64](c *Coder, p *T) {
+	v := uint64(*p)<<1 ^ uint64(int64(*p)>>63)
+	c.Uint(&v)
+	*p = T(int64(v>>1) ^ -int64(v&1))
+}
+
+// Float is a number with a fraction. The bytes of its bits are turned round: a round one ends in zeros.
+func (c *Coder) Float(p *float64) {
+	v := bits.ReverseBytes64(math.Float64bits(*p))
+	c.Uint(&v)
+	*p = math.Float64frombits(bits.ReverseBytes64(v))
+}
+
+// Bool is a truth.
+func (c *Coder) Bool(p *bool) {
+	var v uint64
+	if *p {
+		v = 1
+	}
+	c.Uint(&v)
+	*p = v != 0
+}
+
+// Text is a string. What is read is a copy.
+func Text[T ~string](c *Coder, p *T) {
+	n := c.Len(len(*p))
+	if !c.reads {
+		c.data = append(c.data, *p...)
+		return
+	}
+	*p, c.data = T(c.data[:n]), c.data[n:]
+}
+
+// Time is a moment, without its location and without what a monotonic clock said.
+func (c *Coder) Time(p *time.Time) {
+	seconds, rest := p.Unix(), int64(p.Nanosecond())
+	Int(c, &seconds)
+	Int(c, &rest)
+	if c.reads {
+		*p = time.Unix(seconds, rest)
+	}
+}
+
+// Len is how many values follow: as many as are given where it writes. What is read is no more than there are bytes.
+func (c *Coder) Len(n int) int {
+	v := uint64(n)
+	c.Uint(&v)
+	if v > uint64(len(c.data)) && c.reads {
+		c.data, c.err, v = nil, ErrShort, 0
+	}
+	return int(v)
+}
+
+// Slice gives a slice that is read its length, and returns it. Its values are the caller's to write or read.
+func Slice[T any](c *Coder, p *[]T) []T {
+	n := c.Len(len(*p))
+	if c.reads {
+		*p = nil
+		if n > 0 {
+			*p = make([]T, n)
+		}
+	}
+	return *p
+}
