@@ -7,16 +7,16 @@ import (
 )
 
 // bodyMemory is memory for bodies that comes back when nothing reads it any more: to take new memory for each
-// long prompt, to clear it and to collect it costs as much as to choose its servers. It has pieces of shortestKept
-// bytes, twice as many, and so on.
+// long prompt, to clear it and to collect it costs as much as to choose its servers, and of a request with a short one
+// the body is a fifth of all that is allocated. It has pieces of shortestKept bytes, twice as many, and so on.
 type bodyMemory struct {
 	bySize [memorySizes]sync.Pool // *[]byte
 }
 
 // Memory for bodies that comes back has from shortestKept to longestKept bytes.
 const (
-	shortestKept = 64 << 10
-	memorySizes  = 5
+	shortestKept = 2 << 10
+	memorySizes  = 10
 	longestKept  = shortestKept << (memorySizes - 1)
 )
 
