@@ -30,6 +30,7 @@ func Profile(ctx context.Context, cfg Config, p Proxy, measureName, kind string)
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
+	p.Command = slices.Concat(p.Command, p.Profiled)
 	serving, err := p.start(ctx, bed)
 	defer func() { err = errors.Join(err, serving.stop()) }()
 	if err != nil {

@@ -32,6 +32,7 @@ type Proxy struct {
 	Settle   time.Duration // for which it is left alone once it answers
 	Measures []string      // names of measures; none: all but "idle"
 	Profile  string        // URL of a profile of its CPU, as net/http/pprof serves it; "": it has none
+	Profiled []string      // arguments more of one that is profiled
 }
 
 //go:embed proxies.yaml

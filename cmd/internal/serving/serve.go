@@ -45,6 +45,9 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 		return err
 	}
 	defer memory.Apply(log)()
+	if !cfg.access.adminProfiles {
+		memory.RecordNothing()
+	}
 	redis.SetLogger(redisLog{log})
 	stdlog.SetFlags(0)
 	stdlog.SetOutput(libraryLog{log})
