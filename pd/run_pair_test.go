@@ -548,9 +548,13 @@ func TestRun_PrefillSaysTheFirstToken(t *testing.T) {
 	for name, itl := range map[string]time.Duration{"no objective": 0, "one that no gap meets": time.Nanosecond, "one that each meets": time.Hour} {
 		req := requestOf(t, api.Completions, `{"model":"m","max_tokens":5,"stream":true,"prompt":"`+strings.Repeat("river bridge ", 30)+`"}`)
 		req.ITL = itl
-		before := f.metric("tandem_first_tokens_total", "use", "first")
+		before, believed := f.metric("tandem_first_tokens_total", "use", "first"), f.Binder.firstGap.Hold(time.Hour, 0)
 		if got, want := f.served(req), reference(t, req); got.text != want {
 			t.Errorf("%s: %q, want %q", name, got.text, want)
+		}
+		switch learned := f.Binder.firstGap.Hold(time.Hour, 0) - believed; {
+		case itl == 0 && learned != 0, itl > 0 && learned == 0, itl == time.Hour && learned > 0:
+			t.Errorf("%s: the gap behind its first token changed what is forecast of an hour by %v", name, learned)
 		}
 		d, _ := f.Decisions.Find("r")
 		if n := f.metric("tandem_first_tokens_total", "use", "first") - before; n != 1 {
