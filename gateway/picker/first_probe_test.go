@@ -51,7 +51,7 @@ func TestRestartedPicker_ARequestBeforeTheFirstProbesIsNotRefused(t *testing.T) 
 			if c.unknown {
 				specs = nil
 			}
-			f := newPicker(t, setup{specs: specs})
+			f := newPicker(t, setup{specs: specs, pools: func(p *pools.Config) { p.ProbeTimeout = time.Hour }})
 			f.pd.Binder.Config.UnresponsiveWait = time.Hour
 			arrived := func() {}
 			if c.unknown {
