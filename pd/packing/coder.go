@@ -14,7 +14,7 @@ import (
 var ErrShort = errors.New("packed values end too early")
 
 // Coder writes values, or reads them back: the same calls in the same order do both, so that what is written and
-// what is read cannot differ. Small numbers, empty texts and round fractions take a byte or two.
+// what is read cannot differ. What is written is left alone: others may read it meanwhile. Small numbers, empty texts and round fractions take a byte or two.
 type Coder struct {
 	data  []byte
 	reads bool
@@ -52,15 +52,17 @@ func (c *Coder) Uint(p *uint64) {
 // Int is a number, such as a time span.
 func Int[T ~int | ~int64](c *Coder, p *T) {
 	v := uint64(*p)<<1 ^ uint64(int64(*p)>>63)
-	c.Uint(&v)
-	*p = T(int64(v>>1) ^ -int64(v&1))
+	if c.Uint(&v); c.reads {
+		*p = T(int64(v>>1) ^ -int64(v&1))
+	}
 }
 
 // Float is a number with a fraction. The bytes of its bits are turned round: a round one ends in zeros.
 func (c *Coder) Float(p *float64) {
 	v := bits.ReverseBytes64(math.Float64bits(*p))
-	c.Uint(&v)
-	*p = math.Float64frombits(bits.ReverseBytes64(v))
+	if c.Uint(&v); c.reads {
+		*p = math.Float64frombits(bits.ReverseBytes64(v))
+	}
 }
 
 // Bool is a truth.
@@ -69,8 +71,9 @@ func (c *Coder) Bool(p *bool) {
 	if *p {
 		v = 1
 	}
-	c.Uint(&v)
-	*p = v != 0
+	if c.Uint(&v); c.reads {
+		*p = v != 0
+	}
 }
 
 // Text is a string. What is read is a copy.
