@@ -222,16 +222,8 @@ func (x *exchange) traceRequest(req *pd.Request) {
 
 // knownModel refuses models that no server serves or will serve, and answers that no
 // server of the model could hold. What is not known yet, since servers were not probed, it waits for.
-func (x *exchange) knownModel(req *pd.Request) error {
+func (x *exchange) knownModel(req *pd.Request) (err error) {
 	allowed := x.key.May(req.Model) // of an alias: that name, whatever is behind it
-	if err := x.lookUpModel(req, allowed); err == nil || !mayBecomeKnown(err) {
-		return err
-	}
-	return x.awaitModel(req, allowed)
-}
-
-// awaitModel is knownModel where the model is not known as long as servers were not probed.
-func (x *exchange) awaitModel(req *pd.Request, allowed bool) (err error) {
 	x.server.pd.Binder.AwaitFirstProbes(x.ctx, func() bool {
 		err = x.lookUpModel(req, allowed)
 		return !mayBecomeKnown(err)
@@ -241,6 +233,9 @@ func (x *exchange) awaitModel(req *pd.Request, allowed bool) (err error) {
 
 // mayBecomeKnown reports whether an error of lookUpModel is that no server has the model.
 func mayBecomeKnown(err error) bool {
+	if err == nil {
+		return false
+	}
 	var none *pd.NoServerError
 	return errors.Is(err, errUnknownModel) || errors.As(err, &none)
 }
