@@ -107,6 +107,12 @@ func (p *prompt) latest(i int) *sighting {
 	return p.earlier.at(i)
 }
 
+// split splits the runs of a prompt, so that each of its spans is a whole run that both generations know alike.
+func (t *serverText) split(of *prompt) {
+	t.recent.split(&of.recent, of.earlier.spans)
+	t.earlier.split(&of.earlier, of.recent.spans)
+}
+
 // record notes that the chunks of the first n marks were sent, in generations with room for so many. Of more
 // than that the beginning is kept.
 func (t *serverText) record(n int, mark func(i int) Mark, seen sighting, room int, now time.Duration) {
@@ -116,8 +122,7 @@ func (t *serverText) record(n int, mark func(i int) Mark, seen sighting, room in
 		t.earlier, t.recent, t.size = t.recent, generation{}, 0
 		of = prompt{earlier: of.recent}
 	}
-	t.recent.split(&of.recent, of.earlier.spans)
-	t.earlier.split(&of.earlier, of.recent.spans)
+	t.split(&of)
 	for _, s := range of.recent.spans {
 		s.run.sighting = of.at(s.from).followedBy(seen, now)
 	}
@@ -144,8 +149,7 @@ func (t *serverText) record(n int, mark func(i int) Mark, seen sighting, room in
 // withdraw takes back that chunks are held which are computed until a time, unless they were sent before.
 func (t *serverText) withdraw(n int, mark func(i int) Mark, computes time.Duration) {
 	of := t.find(n, mark)
-	t.recent.split(&of.recent, of.earlier.spans)
-	t.earlier.split(&of.earlier, of.recent.spans)
+	t.split(&of)
 	for _, s := range of.recent.spans {
 		of.latest(s.from).withdraw(computes)
 	}
