@@ -129,10 +129,9 @@ func (s *Servers) decodeSideUnqueued(t *Ticket, d *DecodeState, first, token flo
 		soon += room
 		cost += room
 	}
-	switch {
-	case token == fromDecode:
+	if token == fromDecode {
 		token = first + soon
-	case t.ITL > 0:
+	} else {
 		token += t.held(first + soon - token)
 	}
 	if t.TTFT > 0 && token > s.ttftLeft(t) {
