@@ -83,10 +83,7 @@ func (h *hold) result() *LegError {
 // holdFirst is for how long prefill's token is held, now that decode is asked for the rest. Of a prompt whose
 // pieces decode has pulled what moves is the rest.
 func (ch *Chooser) holdFirst(b *binding, itl time.Duration, now time.Time) time.Duration {
-	lacks := b.handoff.Coverage().Tokens
-	if ch.Cost.DecodeReuse {
-		lacks -= min(lacks, max(b.cachedTokens, b.cut.tokens))
-	}
-	moves := ch.Links.Forecast(linkEndOf(b.handoff.From), linkEndOf(b.decode.Server()), float64(lacks)*b.tokenBytes, now)
+	bytes := float64(ch.lacking(b, b.handoff.Coverage().Tokens)) * b.tokenBytes
+	moves := ch.Links.Forecast(linkEndOf(b.handoff.From), linkEndOf(b.decode.Server()), bytes, now)
 	return ch.firstGap.Hold(ch.Cost.HandOff+moves+b.chosen.Terms.KVRoom+b.chosen.Terms.Step, itl)
 }

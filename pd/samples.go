@@ -65,15 +65,21 @@ func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *t
 	if moved == 0 {
 		return c
 	}
-	if ch.Cost.DecodeReuse {
-		moved -= min(moved, b.cachedTokens)
-	}
-	c.links, c.bytes = ch.Links, float64(moved)*b.tokenBytes
+	c.links, c.bytes = ch.Links, float64(ch.lacking(b, moved))*b.tokenBytes
 	c.from, c.to = linkEndOf(b.handoff.From), linkEndOf(c.server)
 	if !beside { // else it has not begun yet
 		c.transfer = ch.Links.Begin(c.from, c.to, c.bytes, now)
 	}
 	return c
+}
+
+// lacking is how many of so many tokens of a prompt decode has yet to pull: not those that it holds or has pulled
+// with pieces.
+func (ch *Chooser) lacking(b *binding, tokens int) int {
+	if ch.Cost.DecodeReuse {
+		tokens -= min(tokens, max(b.cachedTokens, b.cut.tokens))
+	}
+	return tokens
 }
 
 func linkEndOf(s *pools.Server) cost.LinkEnd {

@@ -101,7 +101,7 @@ func (l *Links) observe(p, d *LinkEnd, bytes float64, took, slack time.Duration,
 	id := pairID{p.ID, d.ID}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	believed := max(l.prefill[p.ID].differs(now), l.decode[d.ID].differs(now), l.slow[id].differs(now))
+	believed := l.differsLocked(id, now)
 	least, most := logOf(took-slack), logOf(took+slack)
 	if slack > 0 && least <= believed && believed <= most {
 		return
@@ -182,6 +182,11 @@ func (l *Links) Clear(server string, since time.Time) {
 func (l *Links) forgetTablesLocked() {
 	clear(l.tables)
 	l.tables = l.tables[:0]
+}
+
+// differsLocked is by how much a pair is believed to be slower than its class, as a logarithm.
+func (l *Links) differsLocked(id pairID, now time.Time) float64 {
+	return max(l.prefill[id.prefill].differs(now), l.decode[id.decode].differs(now), l.slow[id].differs(now))
 }
 
 // updateSlowLocked keeps a pair among those that count, or not.

@@ -63,8 +63,7 @@ func (l *Links) Forecast(p, d LinkEnd, bytes float64, now time.Time) time.Durati
 	class := l.classes[DistanceOf(&p.Topology, &d.Topology)].Curve()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	slower := max(l.prefill[p.ID].differs(now), l.decode[d.ID].differs(now), l.slow[pairID{p.ID, d.ID}].differs(now))
-	alone := math.Exp(slower) * class.Seconds(linkFeatures(bytes))
+	alone := math.Exp(l.differsLocked(pairID{p.ID, d.ID}, now)) * class.Seconds(linkFeatures(bytes))
 	sending, receiving := l.sending[p.ID], l.receiving[d.ID]
 	return Duration(alone + max(sending.delay(alone), receiving.delay(alone)))
 }
