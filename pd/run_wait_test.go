@@ -53,6 +53,29 @@ func TestRun_BoundLateAllAreAnswered(t *testing.T) {
 	}
 }
 
+// Of a whole answer nothing says when its prompt has been computed. While the server decodes it, for
+// seconds, other prompts do not wait as if it were computed all the time.
+func TestRun_BoundLatePromptsDoNotWaitForWholeAnswers(t *testing.T) {
+	const requests = 16
+	f := newEngineFleet(t, fleetShape{decode: 1, orchestrator: bindsLate(t), engine: func(c *engine.Config) {
+		c.TimeScale, c.MinOutputTokens = 1, 1000 // some 16 s for an answer
+	}})
+	ctx, leave := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer leave()
+	for range requests {
+		req := f.asks(api.Chat, "")
+		req.PromptTokens = 1000 // a prefill of a tenth of a second
+		all.Go(func() {
+			if _, err := f.run(ctx, req); !errors.Is(err, context.Canceled) {
+				t.Errorf("%v, want one that is still under way", err)
+			}
+		})
+	}
+	f.eventually("all of them are at the engine", func() bool { return f.decode[0].State().Running == requests })
+}
+
 // A request that has failed on a server has had its turn: it does not wait for another one.
 func TestRun_BoundLateARetryDoesNotWaitAgain(t *testing.T) {
 	f := newEngineFleet(t, fleetShape{prefill: 2, decode: 2, orchestrator: bindsLate(t)})

@@ -39,6 +39,9 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	o := a.o
 	server := b.decode.Server()
 	b.decode.MarkSent(b.chosen.Terms.FirstStep() + time.Duration(st.req.OutputTokens)*b.chosen.Terms.Step)
+	if b.handoff == nil && st.req.OutputTokens > 1 {
+		b.decode.EndsUnseen()
+	}
 	wantsIDs, hideIDs := answerKV{o}.wantsIDs(st, b), false
 	if wantsIDs {
 		part.Body, hideIDs = askForIDs(part.Body)
@@ -72,7 +75,12 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 		server.RecordCachedTokens()
 	}
 	if b.handoff == nil && b.cut.done == 0 {
-		b.decode.EndLocalWhole(usage.Output.Tokens)
+		held := min(b.cachedTokens, st.req.PromptTokens-1)
+		if usage.Output == (api.Count{Tokens: 1, Known: true}) { // the first token is the answer
+			b.decode.EndLocalPrefill(st.req.PromptTokens-held, held)
+		} else {
+			b.decode.EndLocalWhole(st.req.PromptTokens-held, held, usage.Output.Tokens)
+		}
 	}
 	o.compareCounts(st, b, usage)
 	side := b.promptSide()

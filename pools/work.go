@@ -44,6 +44,7 @@ func (l *workInFlight) OwnInFlight(leg Role, now time.Time) InFlight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := &l.work[LegIndex(leg)]
+	w.Pass(now)
 	return InFlight{Requests: w.Len(), Tokens: w.Tokens(), Queue: w.Ahead(now), Stays: w.Floor(), Forming: w.Forming(), Rest: w.Rest()}
 }
 
@@ -76,6 +77,15 @@ func (l *Lease) BeginLocalPrefill(work curve.Work) {
 	l.server.fleet.NotifyWork()
 }
 
+// EndsUnseen records that the answer comes whole, so that nothing will say when the prompt that is computed
+// where it is decoded has been.
+func (l *Lease) EndsUnseen() {
+	l.server.mu.Lock()
+	l.server.work[LegIndex(Prefill)].EndsUnseen(l.seq | promptBit)
+	l.server.mu.Unlock()
+	l.server.fleet.changed.notify() // when to look again has changed
+}
+
 // EndLocalPrefill records that the prompt has been computed, and adds to the server's curve what it
 // took.
 func (l *Lease) EndLocalPrefill(newTokens, cached int) {
@@ -86,11 +96,17 @@ func (l *Lease) EndLocalPrefill(newTokens, cached int) {
 }
 
 // EndLocalWhole is EndLocalPrefill of a prompt whose answer of so many tokens came whole: when its first
-// token was there is not known, so that the curve learns nothing. No step of an answer takes longer than the
-// one that computes the prompt, so that this took its share of the time at the least.
-func (l *Lease) EndLocalWhole(tokens int) {
+// token was there is not known. The curve learns that the prompt took no longer than the server took for all
+// of it. No step of an answer takes longer than the one that computes the prompt, so that this took its share
+// of the time at the least.
+func (l *Lease) EndLocalWhole(newTokens, cached, tokens int) {
 	now := time.Now()
-	if ended, known := l.endLocal(now); known && tokens > 0 {
+	ended, known := l.endLocal(now)
+	if !known {
+		return
+	}
+	l.server.prefill.ObserveAtMost(curve.PrefillFeatures(newTokens, cached), ended.Served, now)
+	if tokens > 0 {
 		ended.Served = min(ended.Served, now.Sub(l.sent)/time.Duration(tokens))
 		l.server.evidence.Observe(ended)
 	}

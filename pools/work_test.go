@@ -178,7 +178,7 @@ func TestEndLocalWhole_ShowsWhatAPromptTakesAtLeast(t *testing.T) {
 			l.MarkSent(0)
 			time.Sleep(100 * time.Millisecond)
 			before := s.PrefillCurve()
-			l.EndLocalWhole(tokens)
+			l.EndLocalWhole(100, 0, tokens)
 			l.Release()
 			shown := curve.NewSupport(maps.All(map[*curve.Evidence]float64{s.Evidence(): 0}))
 			if got := shown.Seconds(10); math.Abs(got-want) > 1e-9 || shown.None() != (want == 0) {

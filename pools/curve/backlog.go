@@ -33,6 +33,8 @@ func (w Work) own() time.Duration    { return w.Estimate - w.shared() }
 // queues, and made waits of 80 s under noisy predictions). Source of the steps: vLLM
 // v1/core/sched/scheduler.py, schedule: those that run first, then those that wait, within
 // max_num_batched_tokens.
+//
+// A work of which nothing will say that it is done (EndsUnseen) is taken to be when its time is over.
 type Backlog struct {
 	// StepTokens is how many tokens are computed in one step at most; 0: each work is a step.
 	StepTokens int
@@ -41,12 +43,16 @@ type Backlog struct {
 	tokens   int           // of all
 	rest     time.Duration // of all
 	lastDone time.Time
+	lastEnd  time.Time  // of the works that have ended, not of those that are taken to be done
+	passed   []workItem // these, until they end
+	unseen   int        // of the items, those whose work ends unseen
 
 	// What follows from the items: the last step, how long the step that runs takes and those
 	// between the two, and of them and the last one which are full, and what is in one that is not
 	// full yet.
 	last             forming
 	runs             bool // the last step does
+	together         int  // works in the step that runs
 	running, between time.Duration
 	full             time.Duration
 	forming          forming
@@ -57,6 +63,7 @@ type workItem struct {
 	id     uint64
 	sent   time.Time
 	beside bool // other work was there at the same time
+	unseen bool // nothing will say that it is done
 }
 
 // forming is a step that has not begun.
@@ -94,6 +101,7 @@ const overrun = 0.3
 
 // Begin adds a request that is sent now.
 func (b *Backlog) Begin(id uint64, w Work, now time.Time) {
+	b.Pass(now)
 	if len(b.items) == 1 { // of more each has been beside another
 		b.items[0].beside = true
 	}
@@ -124,7 +132,7 @@ func (b *Backlog) append(w *workItem) {
 		return
 	}
 	if b.runs {
-		b.running, b.runs = b.last.time(), false
+		b.running, b.together, b.runs = b.last.time(), b.last.works, false
 	} else {
 		b.between += b.last.time()
 	}
@@ -137,7 +145,7 @@ func (b *Backlog) close() {
 	b.full, b.forming = b.between, forming{}
 	switch {
 	case b.runs:
-		b.running = b.last.time()
+		b.running, b.together = b.last.time(), b.last.works
 	case b.StepTokens > 0 && b.last.computed < b.StepTokens:
 		b.forming = b.last
 	default:
@@ -149,19 +157,27 @@ func (b *Backlog) close() {
 // anew.
 func (b *Backlog) remove(i int) {
 	w, last := b.items[i].Work, i == len(b.items)-1
-	b.tokens -= w.Tokens
-	b.rest -= w.Rest
-	b.items = slices.Delete(b.items, i, i+1)
+	b.take(i)
 	if b.StepTokens > 0 || last || len(b.items) < 2 {
 		b.arrange()
 		return
 	}
 	if i == 0 {
 		w = b.items[0].Work // it runs now
-		b.running = stepOf(&w)
+		b.running, b.together = stepOf(&w), 1
 	}
 	b.between -= stepOf(&w)
 	b.close()
+}
+
+// take takes an item out of those that are outstanding, and leaves the steps as they are.
+func (b *Backlog) take(i int) {
+	if b.items[i].unseen {
+		b.unseen--
+	}
+	b.tokens -= b.items[i].Tokens
+	b.rest -= b.items[i].Rest
+	b.items = slices.Delete(b.items, i, i+1)
 }
 
 // Completion is what a request's answer shows of its server.
@@ -173,20 +189,62 @@ type Completion struct {
 	Alone  bool // it had the server to itself
 }
 
-// End removes a request whose answer has come, false if it is not known.
+// End removes a request whose answer has come, false if it is not known. Of one whose work ended unseen
+// Served is the time since its own sending or the answer before it: it took that at the most.
 func (b *Backlog) End(id uint64, now time.Time) (Completion, bool) {
-	i := 0
-	for i < len(b.items) && b.items[i].id != id {
-		i++
+	b.Pass(now)
+	has := func(w workItem) bool { return w.id == id }
+	if i := slices.IndexFunc(b.passed, has); i >= 0 {
+		w := b.passed[i]
+		b.passed = slices.Delete(b.passed, i, i+1)
+		return b.complete(&w, b.lastEnd, now), true
 	}
-	if i == len(b.items) {
+	i := slices.IndexFunc(b.items, has)
+	if i < 0 {
 		return Completion{}, false
 	}
-	w := b.items[i]
-	served := now.Sub(b.startOf(&w))
+	w, before := b.items[i], b.lastDone
+	if w.unseen {
+		before = b.lastEnd
+	}
 	b.lastDone = now
 	b.remove(i)
-	return Completion{Work: w.Work, Served: max(0, served), Alone: !w.beside}, true
+	return b.complete(&w, before, now), true
+}
+
+// complete is what a work that ends now shows, where the server was done with another one before.
+func (b *Backlog) complete(w *workItem, before, now time.Time) Completion {
+	b.lastEnd = now
+	return Completion{Work: w.Work, Served: max(0, now.Sub(later(w.sent, before))), Alone: !w.beside}
+}
+
+// EndsUnseen says of a request that nothing will tell when its work is done: its answer comes whole, much
+// later. Unless it was taken to be done in its time the server would seem busy with it until then.
+func (b *Backlog) EndsUnseen(id uint64) {
+	i := slices.IndexFunc(b.items, func(w workItem) bool { return w.id == id && !w.unseen })
+	if i >= 0 {
+		b.items[i].unseen = true
+		b.unseen++
+	}
+}
+
+// Pass takes works to be done whose time is over and of which nothing will say so. What Len, Tokens,
+// Rest, Forming and Floor return is as of the last call.
+func (b *Backlog) Pass(now time.Time) {
+	for len(b.items) > 0 && b.items[0].unseen {
+		done := b.startOf(&b.items[0]).Add(b.running)
+		if now.Before(done) {
+			return
+		}
+		for i := b.together - 1; i >= 0; i-- { // the last ones first: b.together is of the step that runs
+			if b.items[i].unseen {
+				b.passed = append(b.passed, b.items[i])
+				b.take(i)
+			}
+		}
+		b.lastDone = done
+		b.arrange()
+	}
 }
 
 // Pause records that the server did something else until now: no request that is
@@ -197,11 +255,13 @@ func (b *Backlog) Pause(now time.Time) {
 }
 
 // startOf is since when the server has worked on a request if it is the oldest.
-func (b *Backlog) startOf(w *workItem) time.Time {
-	if b.lastDone.After(w.sent) {
-		return b.lastDone
+func (b *Backlog) startOf(w *workItem) time.Time { return later(w.sent, b.lastDone) }
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
 	}
-	return w.sent
+	return a
 }
 
 // Len is how many requests are outstanding, Tokens their tokens.
@@ -218,7 +278,10 @@ func (b *Backlog) Rest() time.Duration { return b.rest }
 //
 // e is the time since the last answer, or since the oldest work was sent if that was
 // later. The shared part of the next step is not in it: the new work's own estimate has it.
-func (b *Backlog) Ahead(now time.Time) time.Duration { return b.untilNextStep(now) + b.forming.own }
+func (b *Backlog) Ahead(now time.Time) time.Duration {
+	b.Pass(now)
+	return b.untilNextStep(now) + b.forming.own
+}
 
 // Forming is the part of Ahead that is done in the same step as what is sent now.
 func (b *Backlog) Forming() time.Duration { return b.forming.own }
@@ -235,11 +298,21 @@ func (b *Backlog) leastOfRunning() time.Duration {
 	return time.Duration(overrun * float64(b.running))
 }
 
-// Floor is the part of Ahead that no passing of time takes away, only an answer.
-func (b *Backlog) Floor() time.Duration { return b.leastOfRunning() + b.full + b.forming.own }
+// Floor is the part of Ahead that no passing of time takes away, only an answer: at most, where works that
+// end unseen are before others.
+func (b *Backlog) Floor() time.Duration {
+	switch {
+	case b.unseen == len(b.items):
+		return 0
+	case b.items[0].unseen:
+		return b.full + b.forming.own
+	}
+	return b.leastOfRunning() + b.full + b.forming.own
+}
 
 // Progress is the part, 0..1, of the step that runs that its estimate says is done.
 func (b *Backlog) Progress(now time.Time) float64 {
+	b.Pass(now)
 	if len(b.items) == 0 || b.running <= 0 {
 		return 0
 	}
@@ -247,8 +320,10 @@ func (b *Backlog) Progress(now time.Time) float64 {
 }
 
 // FallsTo returns in how long Ahead, or the time until the next step, will have fallen to
-// limit by the passing of time alone, false if only an answer can bring them there.
+// limit by the passing of time alone, false if only an answer can bring them there. Where the step that
+// runs ends unseen it is no later than that: then is the time to ask again.
 func (b *Backlog) FallsTo(limit time.Duration, now time.Time) (in time.Duration, ok bool) {
+	b.Pass(now)
 	for _, limit := range [...]time.Duration{limit, limit - b.forming.own} { // the next step comes first
 		step := b.untilNextStep(now)
 		if step <= limit {
@@ -256,6 +331,9 @@ func (b *Backlog) FallsTo(limit time.Duration, now time.Time) (in time.Duration,
 			continue
 		}
 		if b.leastOfRunning()+b.full > limit { // it may be below nothing: what others sent is above it by itself
+			if !ok && len(b.items) > 0 && b.items[0].unseen {
+				return b.startOf(&b.items[0]).Add(b.running).Sub(now), true
+			}
 			return in, ok
 		}
 		return step - limit, true

@@ -75,6 +75,98 @@ func TestBacklog_FallsToIsWhenAheadGetsThere(t *testing.T) {
 	})
 }
 
+// What a whole answer was computed for is taken to be done in its time: a server that decodes for a minute
+// does not seem to prefill for a minute.
+func TestBacklog_WhatEndsUnseenIsDoneInItsTime(t *testing.T) {
+	var b Backlog
+	at := func(s int) time.Time { return origin.Add(time.Duration(s) * second) }
+	for id, estimate := range []time.Duration{2 * second, 5 * second, 3 * second} {
+		b.Begin(uint64(id), lasting(estimate), origin)
+	}
+	b.EndsUnseen(0)
+	b.EndsUnseen(1)
+	for _, c := range []struct {
+		now, works   int
+		ahead, stays time.Duration
+	}{
+		{1, 3, 9 * second, 8 * second}, // 1 of the first, 5, 3
+		{3, 2, 7 * second, 3 * second}, // the first is done
+		{7, 1, 3 * second, 900 * time.Millisecond},
+		{60, 1, 900 * time.Millisecond, 900 * time.Millisecond}, // of the last one something will be heard
+	} {
+		if got := b.Ahead(at(c.now)); got != c.ahead || b.Len() != c.works || b.Floor() != c.stays {
+			t.Errorf("after %d s: %v ahead of %d works, %v stay, want %v of %d and %v", c.now, got, b.Len(), b.Floor(), c.ahead, c.works, c.stays)
+		}
+	}
+	b.EndsUnseen(2)
+	if b.Ahead(at(60)) != 0 || b.Floor() != 0 {
+		t.Errorf("%v ahead when all are done", b.Ahead(at(60)))
+	}
+	for _, c := range []struct{ id, now, served int }{{1, 70, 70}, {0, 71, 1}, {2, 80, 9}} {
+		if ended, known := b.End(uint64(c.id), at(c.now)); !known || ended.Served != time.Duration(c.served)*second || ended.Alone {
+			t.Errorf("answer of %d: %+v, known %v, want %d s, not alone", c.id, ended, known, c.served)
+		}
+	}
+	if _, known := b.End(1, at(90)); known {
+		t.Error("an ended request is still there")
+	}
+}
+
+// Those of one step are done together; one of it of which something will be heard is not.
+func TestBacklog_AStepEndsUnseen(t *testing.T) {
+	const ms = time.Millisecond
+	b := Backlog{StepTokens: 100}
+	for id := range uint64(4) { // each has a second one in its step
+		b.Begin(id, Work{Computed: 50, Estimate: 10 * ms, Shared: 4 * ms}, testNow)
+	}
+	for _, id := range []uint64{0, 2, 3} {
+		b.EndsUnseen(id)
+	}
+	if b.Ahead(testNow.Add(5*ms)) != 27*ms || b.Len() != 4 { // 11 of 16, and 16
+		t.Errorf("%v ahead of %d works while the first step runs", b.Ahead(testNow.Add(5*ms)), b.Len())
+	}
+	if b.Ahead(testNow.Add(20 * ms)); b.Len() != 3 {
+		t.Errorf("%d works are left behind the first step, want 3", b.Len())
+	}
+	b.End(1, testNow.Add(20*ms))
+	if b.Ahead(testNow.Add(30*ms)) != 6*ms || b.Ahead(testNow.Add(36*ms)) != 0 || b.Len() != 0 {
+		t.Errorf("%v ahead of %d works behind the second step", b.Ahead(testNow.Add(36*ms)), b.Len())
+	}
+}
+
+// Who waits for work that ends unseen is told to look again, in time and not at once for ever.
+func TestBacklog_FallsToWhereStepsEndUnseen(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := Backlog{StepTokens: rapid.SampledFrom([]int{0, 1000}).Draw(t, "budget")}
+		ms := rapid.Int64Range(0, 2000)
+		now := origin
+		for id := range rapid.Uint64Range(1, 6).Draw(t, "requests") {
+			now = now.Add(time.Duration(ms.Draw(t, "later")) * time.Millisecond)
+			b.Begin(id, Work{Computed: rapid.IntRange(1, 600).Draw(t, "computed"), Estimate: time.Duration(ms.Draw(t, "estimate")) * time.Millisecond}, now)
+			b.EndsUnseen(id)
+		}
+		limit := time.Duration(ms.Draw(t, "limit")) * time.Millisecond
+		for range 10 {
+			next := b.Ahead(now) - b.Forming() // what is done in the next step does not keep others from it
+			if b.Floor() != 0 || next < 0 {
+				t.Fatalf("%v ahead, %v stay", next, b.Floor())
+			}
+			in, ok := b.FallsTo(limit, now)
+			switch {
+			case !ok || in < 0 || in == 0 && next > limit:
+				t.Fatalf("%v ahead, limit %v: in %v, %v", next, limit, in, ok)
+			case next <= limit:
+				return
+			}
+			if before := now.Add(in - 1); b.Ahead(before)-b.Forming() <= limit {
+				t.Fatalf("it is %v before that already", b.Ahead(before)-b.Forming())
+			}
+			now = now.Add(in)
+		}
+		t.Fatal("it never falls")
+	})
+}
+
 // The oldest request is done by the part of its estimate that has passed since it was sent, or
 // since the answer before it.
 func TestBacklog_ProgressIsOfTheOldest(t *testing.T) {

@@ -42,6 +42,7 @@ type Learned struct {
 	observed, predicted float64
 	scatter             scatter
 	latest              step   // of the server, not in them yet: more works may belong to it
+	atMost              bound  // what works took at the most
 	own                 Report // sums of what was seen here, for other replicas
 	a                   [3][3]float64
 	b                   [3]float64
@@ -55,6 +56,13 @@ type step struct {
 	observed, predicted float64
 	samples             int
 	silent              bool // nothing was learned of the server for long before it
+}
+
+// bound is sums over works of which it is known what they took at the most, in seconds, and what the prior
+// predicted of them; both fade.
+type bound struct {
+	observed, predicted float64
+	samples             int // up to knownAfter
 }
 
 // scatter is sums over the samples of the factor, each by the square of its weight there: of the
@@ -174,6 +182,28 @@ func (l *Learned) Observe(x Features, took time.Duration, now time.Time) {
 		weight = huberLimit / residual
 	}
 	l.add(x, y, weight/(believed*believed))
+	l.countSamplesLocked(1, now)
+}
+
+// ObserveAtMost is for a sample that bounds how fast the server is on the whole: the time between two answers
+// of a server that was never idle, in which it did other things beside the work. It counts, as
+// ObserveServed's, in sums, and only where the server is believed to be slower than these allow.
+func (l *Learned) ObserveAtMost(x Features, took time.Duration, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	predicted, m := l.prior.Seconds(x), &l.atMost
+	if m.samples > 0 && took.Seconds() <= sameStep*l.factorLocked()*predicted { // of the same step as the one before
+		predicted = max(0, predicted-l.prior.Fixed())
+	}
+	m.observed = speedKeep*m.observed + max(0, took.Seconds())
+	m.predicted = speedKeep*m.predicted + predicted
+	m.samples = min(knownAfter, m.samples+1)
+	if m.samples < knownAfter || m.predicted <= 0 || m.observed >= l.factorLocked()*m.predicted {
+		return
+	}
+	l.countLocked()
+	average := m.predicted * (1 - speedKeep)
+	l.addOwnLocked(l.followLocked(step{m.observed / m.predicted * average, average, 1, l.silentLocked(now)}))
 	l.countSamplesLocked(1, now)
 }
 

@@ -145,6 +145,34 @@ func TestLearned_ServedFollowsABusyServer(t *testing.T) {
 	}
 }
 
+// What works took at the most makes a server faster that is believed to be slower, by their sum and not by
+// the least of them, and no server slower.
+func TestLearned_AtMostBoundsFromAboveAlone(t *testing.T) {
+	for times, want := range map[float64]float64{0.01: 0.01, 0.5: 0.5, 3: 1} {
+		r := rand.New(rand.NewPCG(4, 1))
+		l := NewLearned(testPrior, testAnchors, time.Minute)
+		for range 200 {
+			a, b := prompt(r), prompt(r)
+			both := times * (testPrior.Seconds(a) + testPrior.Seconds(b) - testPrior.Fixed())
+			l.ObserveAtMost(a, time.Duration(both*float64(time.Second)), testNow)
+			l.ObserveAtMost(b, 0, testNow)
+		}
+		if e := off(l.Curve(), Curve{want * testPrior[0], want * testPrior[1], want * testPrior[2]}); e > 0.2 {
+			t.Errorf("at most %v times as long: off by %.0f %%", times, 100*e)
+		}
+		if known := l.Confidence(testNow) > 0; known != (want < 1) {
+			t.Errorf("at most %v times as long: known %v", times, known)
+		}
+	}
+	l := NewLearned(testPrior, testAnchors, time.Minute)
+	for range int(knownAfter) - 1 {
+		l.ObserveAtMost(PrefillFeatures(1000, 0), time.Millisecond, testNow)
+	}
+	if l.Curve() != testPrior {
+		t.Error("a few short gaps are believed")
+	}
+}
+
 // What was learned while it was idle does not hold a server there that is slow when busy.
 func TestLearned_AShapeFollowsTheSpeed(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 1))
