@@ -74,9 +74,13 @@ func (o *Orchestrator) decodeDriven(ctx context.Context, st *requestState, b *bi
 	defer b.prefill.Release()
 	b.handoff = st.transfer(b).Handoff()
 	b.prefill.MarkSent(b.chosen.Terms.FirstStep())
+	if !st.req.Stream {
+		b.prefill.EndsUnseen()
+	}
 	failed := o.decodeLeg(ctx, st, b)
 	if failed == nil {
-		b.prefill.RecordResult(nil)
+		held, computed := st.predictedCache()
+		b.prefill.ReleasePrefilledBy(computed, held)
 		return nil
 	}
 	b.decode.Release()

@@ -72,7 +72,7 @@ func TestDecodePieces_LeaveTheLastOne(t *testing.T) {
 		t.Errorf("%d places are held for the last leg", n)
 	}
 	before := s.PrefillCurve()
-	streamedAnswer{f.Orchestrator}.recordFirst(t.Context(), st, b, f.Binder.beginTransfer(st, b, time.Now()), time.Now())
+	streamedAnswer{f.Orchestrator}.learnFirst(t.Context(), st, b, f.Binder.beginTransfer(st, b, time.Now()), time.Second, time.Now())
 	if n := s.InFlight(pools.Prefill, time.Now()).Requests; n != 0 || s.PrefillCurve() != before {
 		t.Errorf("behind the first token %d prompts are ahead of others, the curve has changed: %v", n, s.PrefillCurve() != before)
 	}

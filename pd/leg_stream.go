@@ -41,6 +41,8 @@ type legStream struct {
 	changed []byte    // the last event that the client sees otherwise than the engine sent it
 	choices api.EndedChoices
 
+	opensLate bool // the engine names the role of a chat when it has the first token
+
 	opened bool // the first content event was read
 	ended  bool // the engine said that the stream is complete
 	result StreamResult
@@ -279,10 +281,16 @@ func (s *legStream) Close() {
 const drainTime = 100 * time.Millisecond
 
 // open reads up to the first content event. Everything before it may be
-// retried, so an error here is a *LegError for the caller to build.
-func (s *legStream) open() error {
+// retried, so an error here is a *LegError for the caller to build. first hears when the engine has shown that
+// the prompt's KV is there: with that event or, where the engine opensLate, with the role before it.
+func (s *legStream) open(first func(now time.Time)) error {
+	shown := false
 	for s.result.Events == 0 {
 		out, err := s.event()
+		if err == nil && !shown && (s.result.Events > 0 || s.opensLate && s.chunk.Role) {
+			shown = true
+			first(time.Now())
+		}
 		if errors.Is(err, io.EOF) {
 			return errEmpty
 		}

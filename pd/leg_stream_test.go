@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -80,16 +81,37 @@ func TestLegStream_TheTimeToTheFirstContentIsOneLimit(t *testing.T) {
 		f := newTestFleet(t, 1, testPrompt(160))
 		start := time.Now()
 		s := legOf(t, f, sent(pause, roleEvent, pause, textEvent))
-		if err := s.open(); err != nil || time.Since(start) != 2*pause {
+		if err := s.open(func(time.Time) {}); err != nil || time.Since(start) != 2*pause {
 			t.Errorf("the first content after %v: %v", time.Since(start), err)
 		}
 		s.Close()
 		start = time.Now()
 		s = legOf(t, f, sent(pause, roleEvent, pause, roleEvent, pause, textEvent))
-		if err := s.open(); !errors.Is(err, errSilent) || time.Since(start) != time.Minute {
+		if err := s.open(func(time.Time) {}); !errors.Is(err, errSilent) || time.Since(start) != time.Minute {
 			t.Errorf("without content for %v: %v", time.Since(start), err)
 		}
 		s.Close()
+	})
+}
+
+// A parser of tool calls holds back what an engine has said since it opened the answer: where that is with the
+// first token, what prefill and transfer took ends there, and else with the first content.
+func TestLegStream_WhatIsHeldBackIsNotThePromptsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for opensLate, want := range map[bool][]time.Duration{true: {time.Second}, false: {3 * time.Second}} {
+			f := newTestFleet(t, 1, testPrompt(160))
+			start := time.Now()
+			s := legOf(t, f, sent(time.Second, roleEvent, 2*time.Second, textEvent, textEvent))
+			var heard []time.Duration
+			s.opensLate = opensLate
+			if err := s.open(func(now time.Time) { heard = append(heard, now.Sub(start)) }); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Next(); err != nil || !slices.Equal(heard, want) {
+				t.Errorf("opens with its first token: %v: heard after %v, want %v (%v)", opensLate, heard, want, err)
+			}
+			s.Close()
+		}
 	})
 }
 
@@ -101,7 +123,7 @@ func TestLegStream_ASlowClientIsNoSilentEngine(t *testing.T) {
 		f := newTestFleet(t, 1, testPrompt(160))
 		s := legOf(t, f, sent(textEvent, textEvent, soon, textEvent, soon, textEvent, textEvent))
 		defer s.Close()
-		if err := s.open(); err != nil {
+		if err := s.open(func(time.Time) {}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour) // the limit up to the first content is over, and the next runs only in Next
@@ -133,7 +155,7 @@ func TestLegStream_WhatComesBeforeTheContentIsBounded(t *testing.T) {
 		}
 		before := long(padding) + long(padding-len(textEvent)+over)
 		s := legOf(t, f, io.NopCloser(strings.NewReader(before+textEvent)))
-		if err := s.open(); !errors.Is(err, want) {
+		if err := s.open(func(time.Time) {}); !errors.Is(err, want) {
 			t.Errorf("%d bytes before the content and with it: %v", len(before)+len(textEvent), err)
 		}
 		if want == nil && len(s.pending) != api.MaxEvent {
@@ -152,7 +174,7 @@ func TestLegStream_UsageIsThatOfWhoComputedThePrompt(t *testing.T) {
 		usage := fmt.Sprintf(`data: {"choices":[],"usage":{"prompt_tokens":100,"completion_tokens":1,"total_tokens":101,"prompt_tokens_details":{"cached_tokens":%d}}}`, decodeCached)
 		s := legOf(t, f, io.NopCloser(strings.NewReader(textEvent+usage+"\n\ndata: [DONE]\n\n")))
 		s.side = func() api.PromptUsage { return side }
-		if err := s.open(); err != nil {
+		if err := s.open(func(time.Time) {}); err != nil {
 			t.Fatal(err)
 		}
 		var said string
@@ -172,7 +194,7 @@ func TestLegStream_UsageIsThatOfWhoComputedThePrompt(t *testing.T) {
 func TestLegStream_IsReadyWhileAnEventIsHere(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(160))
 	s := legOf(t, f, io.NopCloser(strings.NewReader(roleEvent+textEvent+textEvent+"data: [DONE]\n\n"+textEvent)))
-	if err := s.open(); err != nil {
+	if err := s.open(func(time.Time) {}); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []bool{true, true, true, false} { // what was held back, a text, the end, nothing
@@ -185,7 +207,7 @@ func TestLegStream_IsReadyWhileAnEventIsHere(t *testing.T) {
 	}
 	s.Close()
 	cut := legOf(t, f, io.NopCloser(strings.NewReader(textEvent+textEvent[:9])))
-	if err := cut.open(); err != nil {
+	if err := cut.open(func(time.Time) {}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := cut.Next(); err != nil || cut.Ready() {

@@ -145,6 +145,13 @@ func (p *Pick) MarkSent() (letGo bool) {
 		expected += time.Duration(st.req.OutputTokens) * b.chosen.Terms.Step
 	}
 	b.decode.MarkSent(expected)
+	switch {
+	case st.req.Stream:
+	case b.prefill != nil:
+		b.prefill.EndsUnseen()
+	default:
+		b.endsUnseen(st.req)
+	}
 	p.sample = p.o.Binder.beginTransfer(st, b, p.sent)
 	letGo = st.dropText()
 	p.leg = connector.LegRequest{}
@@ -183,7 +190,9 @@ func (p *Pick) RecordContent(now time.Time) {
 	}
 	p.Decode().RecordProgress(now)
 	if p.events++; p.events == 1 {
-		streamedAnswer{p.o}.recordFirst(trace.ContextWithSpanContext(context.Background(), p.span), p.st, p.b, p.sample, p.sent)
+		ctx := trace.ContextWithSpanContext(context.Background(), p.span)
+		streamedAnswer{p.o}.learnFirst(ctx, p.st, p.b, p.sample, now.Sub(p.sent), now)
+		streamedAnswer{p.o}.recordFirst(ctx, p.st, p.b, p.sent)
 		p.endPrefill()
 	} else {
 		p.steps.observeGap(now.Sub(p.lastAt))
@@ -200,6 +209,7 @@ func (p *Pick) Settle(u api.Usage) {
 	if p.events == 0 {
 		p.b.decode.RecordResult(nil)
 		p.sample.whole(now.Sub(p.sent), u.Output, now)
+		p.b.endWhole(p.st.req, u.Output)
 		p.endPrefill()
 	}
 	if u.Cached.Known {
@@ -278,8 +288,8 @@ func (p *Pick) end() bool {
 func (p *Pick) endPrefill() {
 	p.sample.end()
 	if p.b.prefill != nil {
-		p.b.prefill.RecordResult(nil)
-		p.b.prefill.Release()
+		held, computed := p.st.predictedCache()
+		p.b.prefill.ReleasePrefilledBy(computed, held)
 	}
 }
 

@@ -85,6 +85,27 @@ func TestPick_HoldsItsServersUntilItIsReleased(t *testing.T) {
 	f.wantMetrics(map[string]float64{"tandem_output_tokens_total": 0})
 }
 
+// Of a whole answer that passes by nothing says when its prompt was computed: neither the server that
+// decode's sidecar asks nor a decode server without one seems busy until it is there.
+func TestPick_AWholeAnswerKeepsNoPromptAhead(t *testing.T) {
+	for _, prefill := range []int{0, 1} {
+		f := newEngineFleet(t, besideSidecars(prefill, 1))
+		p := f.pick(f.asks(api.Chat, more(api.Chat, false)))
+		at := p.Decode()
+		if prefill > 0 {
+			at = p.Prefill()
+		}
+		p.MarkSent()
+		later := time.Now().Add(time.Minute)
+		if before, after := at.InFlight(pools.Prefill, time.Now()), at.InFlight(pools.Prefill, later); before.Requests != 1 || after.Requests != 0 || after.Queue != 0 {
+			t.Errorf("%d prefill servers: %+v is ahead, a minute later %+v", prefill, before, after)
+		}
+		p.Settle(api.Usage{Output: api.Count{Tokens: 9, Known: true}})
+		p.Release()
+		f.nothingIsLeft()
+	}
+}
+
 // What a proxy reports of an answer counts and teaches what the same answer does that passes
 // through: tokens, lengths, times, and what becomes of the decision.
 func TestPick_AnAnswerThatPassesByTeachesAsOneOfRun(t *testing.T) {

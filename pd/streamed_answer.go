@@ -80,9 +80,10 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 		dialect: st.req.Dialect, events: api.NewEventReader(resp.Body), body: resp.Body,
 		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
 		server: server, side: b.promptSide, hideUsage: st.req.HideUsage,
-		onGap: steps.observeGap, transcript: st.transcript, ids: b.legIDs, hideIDs: hideIDs, handoff: b.handoff, choices: api.NewEndedChoices(st.req.Answers),
+		opensLate: opensWithToken(server),
+		onGap:     steps.observeGap, transcript: st.transcript, ids: b.legIDs, hideIDs: hideIDs, handoff: b.handoff, choices: api.NewEndedChoices(st.req.Answers),
 	}
-	if err := s.open(); err != nil {
+	if err := s.open(func(now time.Time) { a.learnFirst(ctx, st, b, sample, now.Sub(start), now) }); err != nil {
 		_ = resp.Body.Close()
 		return nil, failedSend(legCtx, leg, server.ID(), err)
 	}
@@ -90,7 +91,7 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 		server.RecordNoTokenIDs()
 	}
 	open.Store(s)
-	a.recordFirst(ctx, st, b, sample, start)
+	a.recordFirst(ctx, st, b, start)
 	s.onEnd = func(r StreamResult) {
 		stopWatch()
 		steps.end()
@@ -120,7 +121,7 @@ func (a streamedAnswer) fromPrefill(ctx context.Context, st *requestState, b *bi
 			st.recordEnd(o.Decisions, b, nil)
 		},
 	}
-	if err := s.open(); err != nil {
+	if err := s.open(func(time.Time) {}); err != nil {
 		cancel(nil)
 		return nil, &LegError{Leg: PrefillLeg, Server: from, Kind: Broken, Err: err}
 	}
@@ -128,9 +129,38 @@ func (a streamedAnswer) fromPrefill(ctx context.Context, st *requestState, b *bi
 	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s, Prefill: from}, nil
 }
 
+// opensWithToken reports whether an engine names the role of a chat when it has the first token, and not before:
+// what that says may come much later, since a parser of tool calls holds back what may become one. vLLM 0.32
+// (entrypoints/openai/chat_completion/serving.py, chat_completion_stream_generator), SGLang
+// (srt/entrypoints/openai/serving_chat.py, _generate_chat_stream), TensorRT-LLM (serve/postprocess_handlers.py,
+// chat_stream_post_processor).
+func opensWithToken(server *pools.Server) bool {
+	switch server.Identity().Engine {
+	case "vllm", "sglang", "trtllm":
+		return true
+	}
+	return false
+}
+
+// learnFirst learns from when decode's leg showed that the prompt's KV is there, so long after it was sent.
+func (a streamedAnswer) learnFirst(ctx context.Context, st *requestState, b *binding, sample *transferSample, took time.Duration, now time.Time) {
+	switch {
+	case b.handoff != nil:
+	case b.cut.done > 0:
+		b.decode.EndLocalPieces()
+	default:
+		held := min(b.cachedTokens, st.req.PromptTokens-1)
+		b.decode.EndLocalPrefill(st.req.PromptTokens-held, held)
+	}
+	if sample.transfer != nil && !computesPrompts(sample.server, now) {
+		a.o.Metrics.choices.ObserveTransfer(ctx, st.req.Model, &b.chosen.Terms, sample.bytes, took)
+	}
+	sample.first(took, now)
+}
+
 // recordFirst records that the first content event of decode's leg, which was sent at start, is
 // there.
-func (a streamedAnswer) recordFirst(ctx context.Context, st *requestState, b *binding, sample *transferSample, start time.Time) {
+func (a streamedAnswer) recordFirst(ctx context.Context, st *requestState, b *binding, start time.Time) {
 	b.decode.RecordResult(nil)
 	b.confirmPrediction()
 	now := time.Now()
@@ -142,18 +172,6 @@ func (a streamedAnswer) recordFirst(ctx context.Context, st *requestState, b *bi
 	if b.continuedAt = now; !b.handoff.GoesOn() {
 		a.measureFirst(ctx, st, b, now)
 	}
-	switch {
-	case b.handoff != nil:
-	case b.cut.done > 0:
-		b.decode.EndLocalPieces()
-	default:
-		held := min(b.cachedTokens, st.req.PromptTokens-1)
-		b.decode.EndLocalPrefill(st.req.PromptTokens-held, held)
-	}
-	if sample.transfer != nil && !computesPrompts(sample.server, now) {
-		a.o.Metrics.choices.ObserveTransfer(ctx, st.req.Model, &b.chosen.Terms, sample.bytes, now.Sub(start))
-	}
-	sample.first(now.Sub(start), now)
 }
 
 // measureFirst measures when the first token of an answer was there.

@@ -39,9 +39,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	o := a.o
 	server := b.decode.Server()
 	b.decode.MarkSent(b.chosen.Terms.FirstStep() + time.Duration(st.req.OutputTokens)*b.chosen.Terms.Step)
-	if b.handoff == nil && st.req.OutputTokens > 1 {
-		b.decode.EndsUnseen()
-	}
+	b.endsUnseen(st.req)
 	wantsIDs, hideIDs := answerKV{o}.wantsIDs(st, b), false
 	if wantsIDs {
 		part.Body, hideIDs = askForIDs(part.Body)
@@ -74,14 +72,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	if usage.Cached.Known {
 		server.RecordCachedTokens()
 	}
-	if b.handoff == nil && b.cut.done == 0 {
-		held := min(b.cachedTokens, st.req.PromptTokens-1)
-		if usage.Output == (api.Count{Tokens: 1, Known: true}) { // the first token is the answer
-			b.decode.EndLocalPrefill(st.req.PromptTokens-held, held)
-		} else {
-			b.decode.EndLocalWhole(st.req.PromptTokens-held, held, usage.Output.Tokens)
-		}
-	}
+	b.endWhole(st.req, usage.Output)
 	o.compareCounts(st, b, usage)
 	side := b.promptSide()
 	if side.Override && api.Recomputed(usage, side.Handed, server.ReportsCachedTokens()) {
@@ -111,6 +102,26 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	o.evaluateChoice(ctx, st, b)
 	b.decode.Release()
 	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: clean, Usage: usage}, nil
+}
+
+// endsUnseen records, where decode computes the prompt, that only a whole answer will say that it has been.
+func (b *binding) endsUnseen(req *Request) {
+	if b.handoff == nil && req.OutputTokens > 1 {
+		b.decode.EndsUnseen()
+	}
+}
+
+// endWhole records, where decode computed the prompt, the whole answer of so many tokens.
+func (b *binding) endWhole(req *Request, output api.Count) {
+	if b.handoff != nil || b.cut.done > 0 {
+		return
+	}
+	held := min(b.cachedTokens, req.PromptTokens-1)
+	if output == (api.Count{Tokens: 1, Known: true}) { // the first token is the answer
+		b.decode.EndLocalPrefill(req.PromptTokens-held, held)
+		return
+	}
+	b.decode.EndLocalWhole(req.PromptTokens-held, held, output.Tokens)
 }
 
 // withoutIDs is a whole answer without the token ids that its client did not ask for.

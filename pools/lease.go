@@ -143,3 +143,20 @@ func (l *Lease) ReleasePrefilled(newTokens, cached int, beside time.Duration) {
 	l.server.learnPrefill(l.seq, l.sent.Add(beside), curve.PrefillFeatures(newTokens, cached), now)
 	l.end(now)
 }
+
+// ReleasePrefilledBy is ReleasePrefilled where nothing says when the prefill was done, only that it is by
+// now: the curve learns what it took at the most.
+func (l *Lease) ReleasePrefilledBy(newTokens, cached int) {
+	if !l.released.CompareAndSwap(false, true) {
+		return
+	}
+	l.RecordResult(nil)
+	now := time.Now()
+	l.server.mu.Lock()
+	ended, known := l.server.work[LegIndex(Prefill)].End(l.seq, now)
+	l.server.mu.Unlock()
+	if known {
+		l.server.prefill.ObserveAtMost(curve.PrefillFeatures(newTokens, cached), ended.Served, now)
+	}
+	l.end(now)
+}

@@ -77,11 +77,15 @@ func (l *Lease) BeginLocalPrefill(work curve.Work) {
 	l.server.fleet.NotifyWork()
 }
 
-// EndsUnseen records that the answer comes whole, so that nothing will say when the prompt that is computed
-// where it is decoded has been.
+// EndsUnseen records that nothing will say when the prompt has been computed: that of a prefill, or the one
+// that is computed where it is decoded. The answer comes whole, and much later.
 func (l *Lease) EndsUnseen() {
+	id := l.seq
+	if l.leg == Decode {
+		id |= promptBit
+	}
 	l.server.mu.Lock()
-	l.server.work[LegIndex(Prefill)].EndsUnseen(l.seq | promptBit)
+	l.server.work[LegIndex(Prefill)].EndsUnseen(id)
 	l.server.mu.Unlock()
 	l.server.fleet.changed.notify() // when to look again has changed
 }

@@ -190,3 +190,44 @@ func TestEndLocalWhole_ShowsWhatAPromptTakesAtLeast(t *testing.T) {
 		})
 	}
 }
+
+// A server that only gives whole answers, or that only decode asks, is believed to be as fast as these show
+// at the least.
+func TestLease_WhatEndsUnseenBoundsTheCurve(t *testing.T) {
+	const prompt = 2000
+	for how, serve := range map[string]func(*Server){
+		"whole answers": func(s *Server) {
+			l := claim(t, s, Decode, curve.Work{Tokens: 2 * prompt})
+			l.BeginLocalPrefill(curve.Work{Tokens: prompt, Estimate: 10 * time.Second})
+			l.MarkSent(0)
+			l.EndsUnseen()
+			time.Sleep(5 * time.Millisecond)
+			l.EndLocalWhole(prompt, 0, 10)
+			l.Release()
+		},
+		"prefills that decode asks for": func(s *Server) {
+			l := claim(t, s, Prefill, curve.Work{Tokens: prompt, Estimate: 10 * time.Second})
+			l.MarkSent(0)
+			l.EndsUnseen()
+			time.Sleep(5 * time.Millisecond)
+			l.ReleasePrefilledBy(prompt, 0)
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := upFleet(t, nil, spec("http://10.0.0.1:1", Both)).Servers()[0]
+			x := curve.PrefillFeatures(prompt, 0)
+			if s.PrefillCurve().Seconds(x) < 0.02 {
+				t.Fatal("the prior is no slower than what it is shown")
+			}
+			for range 200 {
+				serve(s)
+			}
+			if got := s.PrefillCurve().Seconds(x); got < 0.004 || got > 0.006 {
+				t.Errorf("%s of 5 ms: a prompt is believed to take %v s", how, got)
+			}
+			if n := s.InFlight(Prefill, time.Now()).Requests; n != 0 {
+				t.Errorf("%s: %d are left", how, n)
+			}
+		})
+	}
+}

@@ -44,15 +44,26 @@ type chatStream struct {
 	cached  int    // prompt tokens
 	begun   []bool // by answer: its role was sent
 	called  []bool // by answer: the head of its tool call was sent
+	held    []heldCall
 	start   chatChunk
 }
+
+// heldCall is what a parser holds back of a tool call, by answer.
+type heldCall struct {
+	tokens    int
+	arguments string
+}
+
+// callHead is for how many tokens the parser does not know which function is called: what is generated before the
+// name and with it (vLLM's for Hermes: <tool_call>, {"name": "..."; the role was sent with the first of them).
+const callHead = 8
 
 // streamChat sends a chunk for each token, the role before the first, then the usage
 // if it was asked for.
 func (e *Engine) streamChat(x *exchange, in *chatRequest, work *chatWork, j *job) error {
 	s := &chatStream{
 		e: e, x: x, in: in, work: work, job: j, events: newEventStream(x),
-		begun: make([]bool, len(j.sequences)), called: make([]bool, len(j.sequences)),
+		begun: make([]bool, len(j.sequences)), called: make([]bool, len(j.sequences)), held: make([]heldCall, len(j.sequences)),
 		start: chatChunk{ID: "chatcmpl-" + x.id, Object: "chat.completion.chunk", Created: now(), Model: e.modelName(in.Model)},
 	}
 	if err := j.each(x, s.piece); err != nil {
@@ -82,7 +93,12 @@ func (s *chatStream) piece(p piece) error {
 		}
 	}
 	if s.work.call != nil && !p.reasoning && !s.called[p.at] {
-		s.called[p.at] = true
+		held := &s.held[p.at]
+		held.tokens, held.arguments = held.tokens+1, held.arguments+p.text
+		if held.tokens < callHead && p.finish == "" {
+			return s.holdBack(p)
+		}
+		p.text, s.called[p.at] = held.arguments, true
 		if err := s.openCall(p.at); err != nil {
 			return err
 		}
@@ -109,6 +125,22 @@ func (s *chatStream) piece(p piece) error {
 		choice.TokenIDs = []int32{p.token}
 	}
 	return s.send(choice, nil, p.result)
+}
+
+// holdBack sends nothing of a token that the parser holds back, unless what the token is was asked for
+// (vLLM, chat_completion/serving.py: an empty delta where token ids or logprobs are wanted).
+func (s *chatStream) holdBack(p piece) error {
+	if !s.in.ReturnTokenIDs && !s.in.Logprobs {
+		return nil
+	}
+	choice := chunkChoice{Index: p.at}
+	if s.in.Logprobs {
+		choice.Logprobs = &chatLogprobs{Content: []tokenLogprob{s.e.tokenLogprob(p.ranking)}}
+	}
+	if s.in.ReturnTokenIDs {
+		choice.TokenIDs = []int32{p.token}
+	}
+	return s.send(choice, nil, nil)
 }
 
 // open sends the role of an answer.
