@@ -277,9 +277,10 @@ type modelQueue struct {
 	next       int64     // ID of a ticket
 
 	snapshot snapshot
-	applied  *waiter        // whose request the snapshot is turned to; nil: none's
-	support  *curve.Support // of the snapshot; nil: it was not asked for
-	look     int64          // number of the look
+	applied  *waiter       // whose request the snapshot is turned to; nil: none's
+	support  curve.Support // of the snapshot, if it was asked for
+	supports bool          // it was
+	look     int64         // number of the look
 	servers  order.Servers
 	stale    []*order.Ticket
 	repriced time.Time // when stale prices were renewed last
@@ -435,10 +436,11 @@ func (q *modelQueue) enter(w *waiter, now time.Time) {
 
 // admit says which requests give way to a new one, or why it is not let in.
 func (q *modelQueue) admit(w *waiter, now time.Time) (displaced []*order.Ticket, err error) {
-	if q.support == nil {
-		q.support = q.snapshot.candidates.Support()
+	if !q.supports {
+		q.snapshot.candidates.RenewSupport(&q.support)
+		q.supports = true
 	}
-	support := q.support
+	support := &q.support
 	forecast := order.Forecast{Margin: q.d.waitMargin.Bound, Supported: support.Of}
 	limit := q.latest(w, support)
 	w.ticket.Latest = limit.Until.Sub(q.d.origin)
@@ -468,7 +470,7 @@ func (q *modelQueue) latest(w *waiter, support *curve.Support) queue.Limit {
 func (q *modelQueue) refresh(now time.Time) {
 	prefill, decode := q.snapshot.prefill, q.snapshot.decode
 	q.d.ch.retakeSnapshot(&q.snapshot, q.base, q.base, now)
-	q.applied, q.support = nil, nil
+	q.applied, q.supports = nil, false
 	q.priceServers(now)
 	same := func(a, b []*pools.Server) bool {
 		return slices.EqualFunc(a, b, func(a, b *pools.Server) bool { return a.ID() == b.ID() })

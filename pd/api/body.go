@@ -41,8 +41,8 @@ type Body struct {
 type field struct {
 	key    string
 	member []byte
-	value  int
-	made   bool // by an edit
+	value  int32 // a key is never longer than a body may be
+	made   bool  // by an edit
 }
 
 func (f *field) raw() Value { return f.member[f.value:] }
@@ -152,7 +152,7 @@ func parseObject(raw []byte, plain bool) (Body, error) {
 				return Body{}, errors.New("malformed JSON: a key is not a valid string")
 			}
 		}
-		fields = append(fields, field{key: key, member: m.Text, value: len(m.Text) - len(m.Value)})
+		fields = append(fields, field{key: key, member: m.Text, value: int32(len(m.Text) - len(m.Value))})
 	}
 	if err := unique(fields); err != nil {
 		return Body{}, err
@@ -374,7 +374,18 @@ func Remove(key string) Edit { return Edit{Key: key} }
 // new ones come last in the order of the edits, all other bytes of members are
 // untouched.
 func (b Body) With(edits ...Edit) Body {
-	out := Body{source: b.source, sum: b.sum, long: b.long, edited: true, fields: make([]field, 0, len(b.fields)+len(edits))}
+	room, changes := len(b.fields), false
+	for i := range edits {
+		was := b.Get(edits[i].Key) != nil
+		changes = changes || was || edits[i].Value != nil
+		if !was && edits[i].Value != nil {
+			room++
+		}
+	}
+	if !changes {
+		return b
+	}
+	out := Body{source: b.source, sum: b.sum, long: b.long, edited: true, fields: make([]field, 0, room)}
 	for i := range b.fields {
 		f := &b.fields[i]
 		edit, found := lastEdit(edits, f.key)
@@ -441,7 +452,7 @@ func appendKey(to []byte, key string) []byte {
 // newField makes a member of its head, which is key and colon, and its value.
 func newField(key string, head, value []byte) field {
 	member := append(append(make([]byte, 0, len(head)+len(value)), head...), value...)
-	return field{key: key, member: member, value: len(head), made: true}
+	return field{key: key, member: member, value: int32(len(head)), made: true}
 }
 
 func lastEdit(edits []Edit, key string) (Edit, bool) {

@@ -30,14 +30,19 @@ func (p PromptUsage) put(usage Body, d *Dialect) Body {
 	if err != nil || prefill.Get(d.prompt) == nil || usage.Get(d.prompt) == nil {
 		return withoutCache(usage, d)
 	}
+	var room [4]Edit
+	edits := room[:0]
 	for _, field := range d.promptFields() {
 		value := prefill.Get(field)
 		if value == nil && usage.Get(field) != nil && len(d.cached) > 1 {
 			value = []byte("null") // details, which some clients want to be there
 		}
-		usage = usage.With(Set(field, value))
+		edits = append(edits, Set(field, value))
 	}
-	return withTotal(usage, d)
+	if total := totalOf(usage, prefill.Get(d.prompt), d); total != nil {
+		edits = append(edits, Set(totalField, total))
+	}
+	return usage.With(edits...)
 }
 
 // withoutCache returns a usage that says nothing of caches. What was left out of the
@@ -112,14 +117,24 @@ func cut(object Body, path []string) Body {
 	return object.With(Set(path[0], inner.Bytes()))
 }
 
+const totalField = "total_tokens"
+
 // withTotal makes the total, where there is one, that of prompt and output.
 func withTotal(usage Body, d *Dialect) Body {
-	prompt, known := usage.Get(d.prompt).Int()
-	output, also := usage.Get(d.output).Int()
-	if usage.Get("total_tokens").Null() || !known || !also {
-		return usage
+	if total := totalOf(usage, usage.Get(d.prompt), d); total != nil {
+		return usage.With(Set(totalField, total))
 	}
-	return usage.With(Set("total_tokens", strconv.AppendInt(nil, prompt+output, 10)))
+	return usage
+}
+
+// totalOf is the total of a usage with such a prompt; nil: it has none.
+func totalOf(usage Body, prompt Value, d *Dialect) []byte {
+	in, known := prompt.Int()
+	out, also := usage.Get(d.output).Int()
+	if usage.Get(totalField).Null() || !known || !also {
+		return nil
+	}
+	return strconv.AppendInt(nil, in+out, 10)
 }
 
 // promptFields are the fields of a usage object that are about the prompt.

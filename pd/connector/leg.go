@@ -40,7 +40,8 @@ func (t *Transfer) legWith(edits ...api.Edit) LegRequest {
 // tools, response format, adapter, media) stays byte for byte, so that both legs
 // tokenise alike.
 func oneToken(t *Transfer, more ...api.Edit) api.Body {
-	edits := []api.Edit{
+	var room [24]api.Edit
+	edits := append(room[:0],
 		api.Set("stream", []byte("false")),
 		api.Remove("stream_options"), // refused without stream
 		api.Remove("min_tokens"),     // refused above max_tokens
@@ -53,7 +54,7 @@ func oneToken(t *Transfer, more ...api.Edit) api.Body {
 		api.Remove("stop_sequences"),
 		api.Remove("stop_token_ids"),
 		api.Set("ignore_eos", []byte("true")),
-	}
+	)
 	edits = append(edits, more...)
 	if t.TokenIDs {
 		field := api.TokenIDsField

@@ -111,7 +111,14 @@ func IndexOf(servers []Candidate, id string) int {
 
 // Support is what the servers have shown of how well prefills are predicted on them.
 func (f *Candidates) Support() *curve.Support {
-	return curve.NewSupport(func(yield func(*curve.Evidence, float64) bool) {
+	s := new(curve.Support)
+	f.RenewSupport(s)
+	return s
+}
+
+// RenewSupport makes it what Support returns.
+func (f *Candidates) RenewSupport(s *curve.Support) {
+	s.Renew(func(yield func(*curve.Evidence, float64) bool) {
 		for _, servers := range [][]Candidate{f.Prefill, f.Decode} {
 			for i := range servers {
 				if c := &servers[i]; c.Evidence != nil && !yield(c.Evidence, c.PrefillKnown) {

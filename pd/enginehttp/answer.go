@@ -1,10 +1,10 @@
 package enginehttp
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 )
 
 // MaxAnswer bounds an answer that is read whole, in bytes.
@@ -12,16 +12,27 @@ const MaxAnswer = 64 << 20
 
 var ErrAnswerTooLong = errors.New("the answer is longer than 64 MiB")
 
-// ReadAnswer reads a whole answer, up to MaxAnswer. Room is made at once for as much as a usual one announces.
+// ReadAnswer reads a whole answer, up to MaxAnswer. Room is made at once for as much as a usual one announces,
+// and for little more.
 func ReadAnswer(resp *http.Response) ([]byte, error) {
-	const usual = 1 << 20
-	var body bytes.Buffer
+	const usual, first = 1 << 20, 1 << 10
+	room := first
 	if n := resp.ContentLength; n > 0 && n <= usual {
-		body.Grow(int(n) + bytes.MinRead)
+		room = int(n) + 1 // in which the end is read
 	}
-	_, err := body.ReadFrom(io.LimitReader(resp.Body, MaxAnswer+1))
-	if err == nil && body.Len() > MaxAnswer {
-		return nil, ErrAnswerTooLong
+	answer := make([]byte, 0, room)
+	for {
+		n, err := resp.Body.Read(answer[len(answer):cap(answer)])
+		answer = answer[:len(answer)+n]
+		switch {
+		case len(answer) > MaxAnswer:
+			return nil, ErrAnswerTooLong
+		case errors.Is(err, io.EOF):
+			return answer, nil
+		case err != nil:
+			return answer, err
+		case len(answer) == cap(answer):
+			answer = slices.Grow(answer, min(len(answer), MaxAnswer))
+		}
 	}
-	return body.Bytes(), err
 }

@@ -76,6 +76,13 @@ type Support struct {
 // NewSupport returns what servers support, of which shown has what they have shown, and how much of their
 // curves they have shown lately.
 func NewSupport(shown iter.Seq2[*Evidence, float64]) *Support {
+	s := new(Support)
+	s.Renew(shown)
+	return s
+}
+
+// Renew makes it what NewSupport returns.
+func (s *Support) Renew(shown iter.Seq2[*Evidence, float64]) {
 	var all [timeClasses]tally
 	own, measured, reported := false, false, false
 	for e, confidence := range shown {
@@ -88,7 +95,7 @@ func NewSupport(shown iter.Seq2[*Evidence, float64]) *Support {
 		}
 		e.mu.Unlock()
 	}
-	s := &Support{none: !own && !measured && !reported}
+	*s = Support{none: !own && !measured && !reported}
 	for class := range s.limit {
 		switch {
 		case s.none:
@@ -98,7 +105,6 @@ func NewSupport(shown iter.Seq2[*Evidence, float64]) *Support {
 			s.fill(class, &all)
 		}
 	}
-	return s
 }
 
 // fill works out a class from what was measured: of the class itself, else of the nearest that is
