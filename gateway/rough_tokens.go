@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/bits"
 )
@@ -61,12 +62,14 @@ func roughTokens(value []byte) int {
 	every, n, looked := max(sampleEvery, len(value)/mostSamples), 0, 0
 	for from := 0; from+2*sampleLength <= len(value); from += every {
 		end := wordEnd(value[from : from+sampleLength]) // of the word before it the beginning is not known
+		looked += sampleLength
 		if end == sampleLength {
-			looked += sampleLength
-			continue
+			end = 0
+			if !hasWordEnd(value[max(0, from-longestWord):from]) {
+				continue // in an image or the like, or at the beginning of the text
+			}
 		}
 		n += countTokens(value[from+end : from+end+sampleLength])
-		looked += sampleLength
 	}
 	return n * len(value) / looked
 }
@@ -79,6 +82,12 @@ func wordEnd(text []byte) int {
 		}
 	}
 	return len(text)
+}
+
+// hasWordEnd reports whether a word ends in a text by what ends most of them: images have thousands of bytes to be
+// looked through for each sample.
+func hasWordEnd(text []byte) bool {
+	return bytes.IndexByte(text, ' ') >= 0 || bytes.IndexByte(text, '\\') >= 0 || bytes.IndexByte(text, '"') >= 0
 }
 
 // countTokens is about how many tokens the text in a JSON value has, by what tokenizers
