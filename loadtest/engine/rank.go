@@ -54,6 +54,7 @@ type counts struct {
 	answersKept, answersPulled                                   int
 	handoffsPulled, handoffsExpired, handoffsReleased, preempted int
 	deaths, steps                                                int
+	longestStep                                                  time.Duration
 	rejected, recomputed, loadFailures                           map[string]int // by reason
 }
 

@@ -33,7 +33,9 @@ func (r *rank) schedule() ([]work, time.Duration) {
 	if !preempted {
 		r.admitLocked(func(s *sequence) bool { add(s); return budget > 0 }, budget > 0)
 	}
-	return batch, r.stepTime(batch)
+	took := r.stepTime(batch)
+	r.counts.longestStep = max(r.counts.longestStep, took)
+	return batch, took
 }
 
 // growLocked gives every running sequence the block for its next token. When none is

@@ -4,6 +4,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"time"
 )
 
 // State is the ground truth about an engine, for tests: what it is doing, what it
@@ -67,6 +68,9 @@ type State struct {
 	EngineDeaths   int `json:"engine_deaths"` // by faults, and by hand-offs that are too short
 	Preempted      int `json:"preempted"`
 	Steps          int `json:"steps"` // of the scheduler
+	// LongestStep is how long the longest of them was to take by what it computed, however late the machine was: for
+	// as long the streams in its batch stood still.
+	LongestStep time.Duration `json:"longest_step_ns"`
 
 	RequestsByPath map[string]int `json:"requests_by_path"`
 	Adapters       []string       `json:"adapters"`
@@ -137,6 +141,7 @@ func (s *State) add(r *rank) {
 	s.Aborted += c.aborted
 	s.Preempted += c.preempted
 	s.Steps += c.steps
+	s.LongestStep = max(s.LongestStep, c.longestStep)
 	s.EngineDeaths += c.deaths
 	s.HandoffsRejected += addTo(s.HandoffsRejectedByReason, c.rejected)
 	s.Recomputed += addTo(s.RecomputedByReason, c.recomputed)

@@ -44,36 +44,29 @@ func TestDecodePieces_AnswersAreThoseOfOneEngine(t *testing.T) {
 	c.checkIdle(0)
 }
 
-// A stream goes on between the pieces of a prompt that its server computes: no gap is as long as the
-// prompt takes.
+// A stream goes on between the pieces of a prompt that its server computes: none of the server's steps, for which the
+// streams in its batch stand still, is as long as the prompt takes. What the steps compute says how long they are, and
+// no clock that a busy machine moves.
 func TestDecodePieces_StreamsGoOnBetween(t *testing.T) {
 	t.Parallel()
-	longest := func(configure func(*config)) time.Duration {
-		c := newDecodingCluster(t, 5, func(*engine.Config) {}, configure)
+	longestStep := func(configure func(*config)) time.Duration {
+		c := newDecodingCluster(t, 0.5, func(*engine.Config) {}, configure)
 		next := c.openStream(t.Context(), "/v1/completions", askFor("/v1/completions", 20, `,"max_tokens":2000,"ignore_eos":true,"stream":true`))
 		next()
-		done := make(chan answer, 1)
-		go func() { done <- c.post("/v1/completions", longAsk("/v1/completions", 1, `,"max_tokens":2`)) }()
-		var gap time.Duration
-		for last := time.Now(); ; {
-			next()
-			now := time.Now()
-			gap, last = max(gap, now.Sub(last)), now
-			select {
-			case got := <-done:
-				if got.status != 200 {
-					t.Fatal(got.body)
-				}
-				return gap
-			default:
-			}
+		if got := c.post("/v1/completions", longAsk("/v1/completions", 1, `,"max_tokens":2`)); got.status != 200 {
+			t.Fatal(got.body)
 		}
+		s := c.decode[0].State()
+		if s.Running != 1 {
+			t.Fatalf("%d sequences run behind the prompt, not the stream alone", s.Running)
+		}
+		return s.LongestStep
 	}
-	whole := longest(func(cfg *config) { cfg.pd.DecodePieces = 0 })
-	cut := longest(func(cfg *config) { cfg.pd.DecodePieces /= 2 })
-	t.Logf("longest gap %v in pieces, %v whole", cut, whole)
+	whole := longestStep(func(cfg *config) { cfg.pd.DecodePieces = 0 })
+	cut := longestStep(func(cfg *config) { cfg.pd.DecodePieces /= 2 })
+	t.Logf("the longest step takes %v in pieces, %v whole", cut, whole)
 	if cut > whole/2 {
-		t.Errorf("the longest gap is %v in pieces, %v whole", cut, whole)
+		t.Errorf("the longest step takes %v in pieces, %v whole", cut, whole)
 	}
 }
 
