@@ -4,27 +4,24 @@ package packing
 
 import (
 	"encoding/binary"
-	"errors"
 	"math"
 	"math/bits"
 	"time"
 )
 
-// ErrShort says that bytes end before the values that are read from them.
-var ErrShort = errors.New("packed values end too early")
-
 // Coder writes values, or reads them back: the same calls in the same order do both, so that what is written and
-// what is read cannot differ. What is written is left alone: others may read it meanwhile. Small numbers, empty texts and round fractions take a byte or two.
+// what is read cannot differ, and reading has no errors. It is for bytes that a Writer of this process wrote: any others
+// may make it panic. What is written is left alone: others may read it meanwhile. Small numbers, empty texts and round
+// fractions take a byte or two.
 type Coder struct {
 	data  []byte
 	reads bool
-	err   error
 }
 
 // Writer returns a coder that appends to data.
 func Writer(data []byte) Coder { return Coder{data: data} }
 
-// Reader returns a coder that reads data.
+// Reader returns a coder that reads data, which a Writer wrote.
 func Reader(data []byte) Coder { return Coder{data: data, reads: true} }
 
 // Reads reports whether it reads.
@@ -33,9 +30,6 @@ func (c *Coder) Reads() bool { return c.reads }
 // Data is what was written, or what is left to be read.
 func (c *Coder) Data() []byte { return c.data }
 
-// Err is ErrShort where there was less to read than was read; the values are zero from there on.
-func (c *Coder) Err() error { return c.err }
-
 // Uint is a number that is not negative.
 func (c *Coder) Uint(p *uint64) {
 	if !c.reads {
@@ -43,9 +37,6 @@ func (c *Coder) Uint(p *uint64) {
 		return
 	}
 	v, n := binary.Uvarint(c.data)
-	if n <= 0 {
-		c.data, c.err, v, n = nil, ErrShort, 0, 0
-	}
 	*p, c.data = v, c.data[n:]
 }
 
@@ -96,13 +87,10 @@ func (c *Coder) Time(p *time.Time) {
 	}
 }
 
-// Len is how many values follow: as many as are given where it writes. What is read is no more than there are bytes.
+// Len is how many values follow: as many as are given where it writes.
 func (c *Coder) Len(n int) int {
 	v := uint64(n)
 	c.Uint(&v)
-	if v > uint64(len(c.data)) && c.reads {
-		c.data, c.err, v = nil, ErrShort, 0
-	}
 	return int(v)
 }
 
