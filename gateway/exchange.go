@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/enginehttp/http1"
 	"github.com/tandem-gateway/tandem/pd/histogram"
 	"github.com/tandem-gateway/tandem/pd/messages"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/load"
@@ -69,7 +71,6 @@ func (s *Server) handle(c *fiber.Ctx, d *api.Dialect) error {
 		x.fail(c, err)
 		return nil
 	}
-	x.stopClientWatch = watchClient(x.conn, x.clientLeft)
 	x.observeStart(req)
 	answer, err := s.pd.Run(x.ctx, req)
 	if err == nil {
@@ -154,6 +155,7 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if err != nil {
 		return nil, err
 	}
+	x.stopClientWatch = watchClient(x.conn, x.clientLeft)
 	if req, err = x.accept(c, body, coding); err == nil && memory != nil && liesIn(req.Body, body) {
 		req.Memory = memory
 	}
@@ -224,11 +226,12 @@ func (x *exchange) traceRequest(req *pd.Request) {
 // server of the model could hold. What is not known yet, since servers were not probed, it waits for.
 func (x *exchange) knownModel(req *pd.Request) (err error) {
 	allowed := x.key.May(req.Model) // of an alias: that name, whatever is behind it
-	x.server.pd.Binder.AwaitFirstProbes(x.ctx, func() bool {
+	waits := queue.Request{Model: req.Model, Class: req.Class, Tenant: req.Tenant, Bytes: req.Body.Len(), Deadline: req.Deadline}
+	refused := x.server.pd.Binder.AwaitFirstProbes(x.ctx, waits, func() bool {
 		err = x.lookUpModel(req, allowed)
 		return !mayBecomeKnown(err)
 	})
-	return err
+	return cmp.Or(refused, err)
 }
 
 // mayBecomeKnown reports whether an error of lookUpModel is that no server has the model.

@@ -8,6 +8,8 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 
+	"github.com/tandem-gateway/tandem/gateway/access"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -38,10 +40,13 @@ func (s *Server) models(c *fiber.Ctx) error {
 		Data   []modelObject `json:"data"`
 	}{Object: "list", Data: []modelObject{}}
 	var all []pools.Model
-	s.pd.Binder.AwaitFirstProbes(s.life, func() bool {
+	err = s.pd.Binder.AwaitFirstProbes(s.life, waitingAs(key), func() bool {
 		all = s.catalog()
 		return len(all) > 0
 	})
+	if err != nil {
+		return s.replyError(c, "models", err)
+	}
 	for _, m := range all {
 		if key.May(m.ID) {
 			list.Data = append(list.Data, describe(m))
@@ -82,14 +87,22 @@ func (s *Server) model(c *fiber.Ctx) error {
 	}
 	var m pools.Model
 	served := false
-	s.pd.Binder.AwaitFirstProbes(s.life, func() bool {
+	err = s.pd.Binder.AwaitFirstProbes(s.life, waitingAs(key), func() bool {
 		m, served = s.modelOf(id)
 		return served
 	})
+	if err != nil {
+		return s.replyError(c, "models", err)
+	}
 	if served && key.May(m.ID) {
 		return c.JSON(describe(m))
 	}
 	return s.replyError(c, "models", errUnknownModel)
+}
+
+// waitingAs is how a request of a key that has no body waits.
+func waitingAs(key *access.Key) queue.Request {
+	return queue.Request{Class: key.Class, Tenant: key.Tenant}
 }
 
 // replyError answers an error of a small handler, which metrics count as the API's.

@@ -417,13 +417,17 @@ func (a *pickedAnswer) leave() {
 // PickAny is a server for a request without a body, such as one for the list of models: of those
 // of a subset that are up the one with the least to do.
 func (s *Server) PickAny(ctx context.Context, h Header, subset *pools.Subset) (least *pools.Server, err error) {
-	if _, err := s.authenticate(h); err != nil {
+	key, err := s.authenticate(h)
+	if err != nil {
 		return nil, err
 	}
-	s.pd.Binder.AwaitFirstProbes(ctx, func() bool {
+	err = s.pd.Binder.AwaitFirstProbes(ctx, waitingAs(key), func() bool {
 		least = s.leastBusy(subset)
 		return least != nil
 	})
+	if err != nil {
+		return nil, err
+	}
 	if least == nil {
 		return nil, &pd.NoServerError{Role: pools.Decode}
 	}
@@ -447,6 +451,9 @@ func (s *Server) leastBusy(subset *pools.Subset) (least *pools.Server) {
 // RefusePick is the answer to an error of PickAny.
 func (s *Server) RefusePick(err error, h Header) Refusal {
 	f := explain(err).in(api.Chat)
+	if f.shed() {
+		f.text.Status = http.StatusTooManyRequests
+	}
 	s.metrics.requests.WithLabelValues("none", "none", f.outcome, forPicker).Inc()
 	r := Refusal{Status: f.text.Status, Header: make(http.Header, 4)}
 	id := requestID(h)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -617,7 +618,7 @@ func TestRefusePick(t *testing.T) {
 		status  int
 		outcome string
 		header  string
-	}{{errNoKey, 401, "unauthorized", "Www-Authenticate"}, {&pd.NoServerError{Role: pools.Decode}, 503, "no_server", "Retry-After"}} {
+	}{{errNoKey, 401, "unauthorized", "Www-Authenticate"}, {&pd.NoServerError{Role: pools.Decode}, 503, "no_server", "Retry-After"}, {queue.ErrFull, 429, "overloaded", "Retry-After"}} {
 		got := g.server.RefusePick(x.err, proxied{"X-Request-Id": {"mine"}})
 		if got.Status != x.status || got.Header.Get("X-Request-Id") != "mine" || got.Header.Get(x.header) == "" || gjson.GetBytes(got.Body, "error.message").String() == "" {
 			t.Errorf("%v: %d %v %s", x.err, got.Status, got.Header, got.Body)

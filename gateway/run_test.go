@@ -79,6 +79,7 @@ type shape struct {
 	pools  pools.Config
 	cost   cost.Model
 	config func(*Config)
+	queue  func(*queue.Config)
 	from0  *scalefromzero.Activator
 	tracer trace.Tracer
 	log    slog.Handler
@@ -148,7 +149,11 @@ func run(t *testing.T, of shape, legs roundTripper, specs ...pools.Spec) *runnin
 			t.Fatal("not all servers are up")
 		}
 	}
-	queue := queue.New(queue.Default())
+	bounds := queue.Default()
+	if of.queue != nil {
+		of.queue(&bounds)
+	}
+	queue := queue.New(bounds)
 	reg, suspects := prometheus.NewRegistry(), retry.NewQuarantine()
 	metrics := pd.NewMetrics(reg, histogram.Config{}, queue, suspects)
 	binder := &pd.Binder{Queue: queue, Tracer: of.tracer, Chooser: &pd.Chooser{

@@ -2,9 +2,11 @@ package pd
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -40,29 +42,44 @@ func (sn *Snapshotter) servesAlone(s *pools.Server) bool {
 	return by.Aggregated && !(sn.Config.EnforceDisaggregation && s.Role == pools.Decode && by.Pairs)
 }
 
-// AwaitFirstProbes looks until it finds what it looks for: a model, or a server. It gives up when no server is left
-// that was not probed yet, or when Config.UnresponsiveWait or the context is over. A gateway that has just
-// started refuses nobody for what it does not know yet.
-func (b *Binder) AwaitFirstProbes(ctx context.Context, look func() (found bool)) {
+// AwaitFirstProbes looks until it finds what a request looks for: a model, or a server. It gives up when no server is
+// left that was not probed yet, or when Config.UnresponsiveWait is over: what the last look found holds then. A gateway
+// that has just started refuses nobody for what it does not know yet. Meanwhile the request has its place in the queue,
+// and counts as one that waits for servers. Errors: those of the queue, or the context's.
+func (b *Binder) AwaitFirstProbes(ctx context.Context, r queue.Request, look func() (found bool)) error {
 	if look() {
-		return
+		return nil
 	}
 	changed, stop := b.Fleet.StateChanges()
 	defer stop()
-	patience, cancel := context.WithTimeout(ctx, b.Config.UnresponsiveWait)
-	defer cancel()
-	for waits := false; ; waits = true {
+	isOver := func() bool {
 		known := !b.Fleet.AwaitsFirstProbe(pools.Prefill) && !b.Fleet.AwaitsFirstProbe(pools.Decode) // before the look
-		if look() || known {
-			return
-		}
-		if !waits {
-			b.Metrics.unresponsiveWaits.WithLabelValues(pools.Decode.String()).Inc()
-		}
+		return look() || known
+	}
+	if isOver() {
+		return nil
+	}
+	patience, cancel := queue.LimitedBy(r.Deadline, time.Now().Add(b.Config.UnresponsiveWait), queue.ErrTimeout).Context(ctx)
+	defer cancel()
+	entry, err := b.Queue.Enter(patience, r)
+	if err != nil {
+		return err
+	}
+	defer b.Queue.Leave(entry)
+	b.Metrics.unresponsiveWaits.WithLabelValues(pools.Decode.String()).Inc()
+	held, release := b.Queue.CountWaiting(patience, entry)
+	for err == nil && !isOver() {
 		select {
 		case <-changed:
-		case <-patience.Done():
-			return
+		case <-held.Done():
+			err = context.Cause(held)
 		}
 	}
+	if release() {
+		return queue.ErrDisplaced
+	}
+	if errors.Is(err, queue.ErrTimeout) {
+		return nil
+	}
+	return err
 }
