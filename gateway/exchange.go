@@ -185,9 +185,6 @@ func (x *exchange) accept(h header, body []byte, coding string) (req *pd.Request
 	if req, err = parse(x.dialect, body); err != nil {
 		return nil, err
 	}
-	if req.Model == "" {
-		req.Model = x.server.nativeModel()
-	}
 	if x.server.cfg.SessionHints {
 		req.Session = sessionOf(h, x.dialect, req.Body)
 	}
@@ -223,12 +220,17 @@ func (x *exchange) traceRequest(req *pd.Request) {
 }
 
 // knownModel refuses models that no server serves or will serve, and answers that no
-// server of the model could hold. What is not known yet, since servers were not probed, it waits for.
+// server of the model could hold. What is not known yet, since servers were not probed, it waits for. A request that
+// names no model, as SGLang's own API lets it, is for that of the native servers.
 func (x *exchange) knownModel(req *pd.Request) (err error) {
-	allowed := x.key.May(req.Model) // of an alias: that name, whatever is behind it
+	asked := req.Model // of an alias: that name, whatever is behind it
 	waits := queue.Request{Model: req.Model, Class: req.Class, Tenant: req.Tenant, Bytes: req.Body.Len(), Deadline: req.Deadline}
 	refused := x.server.pd.Binder.AwaitFirstProbes(x.ctx, waits, func() bool {
-		err = x.lookUpModel(req, allowed)
+		if asked == "" {
+			asked = x.server.nativeModel()
+			req.Model = asked
+		}
+		err = x.lookUpModel(req, x.key.May(asked))
 		return !mayBecomeKnown(err)
 	})
 	return cmp.Or(refused, err)
@@ -245,6 +247,12 @@ func mayBecomeKnown(err error) bool {
 
 // lookUpModel is knownModel for a model that the key allows or not, as far as is known now.
 func (x *exchange) lookUpModel(req *pd.Request, allowed bool) error {
+	if x.dialect.Native && x.server.nativeIsClosed() {
+		return errNotFound
+	}
+	if req.Model == "" { // it names none, and no native server has said which it has
+		return &pd.NoServerError{Role: pools.Decode}
+	}
 	served := x.server.resolveAlias(req)
 	m, known := x.server.fleet.Model(req.Model)
 	if served && known && allowed {

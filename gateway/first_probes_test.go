@@ -16,8 +16,8 @@ import (
 )
 
 // starting is a gateway that has just begun to listen: its servers are not known yet, until arrive is called.
-func starting(t *testing.T, of shape) (g *running, arrive func(...pools.Spec)) {
-	g = run(t, of, complete().roundTrip)
+func starting(t *testing.T, of shape, legs roundTripper) (g *running, arrive func(...pools.Spec)) {
+	g = run(t, of, legs)
 	g.pd.Binder.Config.UnresponsiveWait = time.Hour
 	arrived := g.fleet.ExpectServers()
 	return g, func(specs ...pools.Spec) {
@@ -59,7 +59,7 @@ func TestFirstProbes_WaitsAreBounded(t *testing.T) {
 	} {
 		of := usual(t)
 		of.queue = bound
-		g, arrive := starting(t, of)
+		g, arrive := starting(t, of, complete().roundTrip)
 		answers := g.wait(2, func() reply { return g.post(long) })
 		if n := g.queue.Bytes(); n != int64(2*len(long)) {
 			t.Errorf("%s: %d bytes are counted of two bodies of %d", name, n, len(long))
@@ -86,7 +86,7 @@ func TestFirstProbes_AHigherClassTakesThePlace(t *testing.T) {
 	t.Parallel()
 	of := usual(t, "ada class=batch", "eve")
 	of.queue = func(c *queue.Config) { c.MaxWaiting = 1 }
-	g, arrive := starting(t, of)
+	g, arrive := starting(t, of, complete().roundTrip)
 	ask := func(key string) func() reply {
 		return func() reply { return g.post(`{"model":"m","prompt":"hi"}`, as(key)...) }
 	}
@@ -109,7 +109,7 @@ func TestFirstProbes_AHigherClassTakesThePlace(t *testing.T) {
 func TestFirstProbes_WaitsEnd(t *testing.T) {
 	t.Parallel()
 	const body = `{"model":"m","prompt":"hi"}`
-	g, _ := starting(t, usual(t))
+	g, _ := starting(t, usual(t), complete().roundTrip)
 	ctx, leave := context.WithCancel(t.Context())
 	left := make(chan error, 1)
 	go func() {

@@ -18,16 +18,20 @@ var nativeFields = []string{
 	"logprob_start_len", "top_logprobs_num", "token_ids_logprob", "return_text_in_logprobs",
 }
 
-// native answers SGLang's own API where some server says that it speaks it.
+// native answers SGLang's own API where some server says that it speaks it, or may do so still.
 func (s *Server) native(c *fiber.Ctx, d *api.Dialect) error {
-	if !s.speaksNative() {
+	if s.nativeIsClosed() {
 		return fiber.ErrNotFound
 	}
 	return s.handle(c, d)
 }
 
-func (s *Server) speaksNative() bool {
-	return slices.ContainsFunc(s.fleet.Servers(), func(server *pools.Server) bool { return server.Native })
+// nativeIsClosed reports whether it is known that no server speaks SGLang's own API: not before there is one, nor
+// before all sources have reported theirs.
+func (s *Server) nativeIsClosed() bool {
+	servers := s.fleet.Servers()
+	speaks := func(server *pools.Server) bool { return server.Native }
+	return len(servers) > 0 && !s.fleet.ExpectsServers() && !slices.ContainsFunc(servers, speaks)
 }
 
 // nativeModel is the model of a request that names none: that of the native servers.

@@ -99,3 +99,33 @@ func TestNative_AnswersWhereAServerSpeaksIt(t *testing.T) {
 		}
 	}
 }
+
+// A gateway that knows no server yet waits for its servers, and refuses as on other paths where there are none; there is
+// nothing at the path only where servers are there and none speaks the API.
+func TestNative_OfAGatewayThatKnowsNoServer(t *testing.T) {
+	t.Parallel()
+	ask := func(g *running) reply { return g.ask("POST", "/generate", `{"text":"hi"}`) }
+	none := run(t, usual(t), complete().roundTrip)
+	other := none.post(`{"model":"m","prompt":"hi"}`)
+	got := ask(none)
+	if got.status != 503 || got.body != other.body || got.header.Get("Retry-After") == "" {
+		t.Errorf("without a server: %d %v %s, and on another path %s", got.status, got.header, got.body, other.body)
+	}
+	if got := none.ask("GET", "/generate", ""); got.status != 405 {
+		t.Errorf("another method: %d %s", got.status, got.body)
+	}
+	for name, x := range map[string]struct {
+		native bool
+		status int
+	}{"one speaks it": {true, 200}, "none speaks it": {false, 404}} {
+		g, arrive := starting(t, usual(t), (&engines{answer: response(200, "application/json", generated)}).roundTrip)
+		waits := g.wait(1, func() reply { return ask(g) })
+		spec := alone(t)
+		spec.Native = x.native
+		arrive(spec)
+		eventually(t, name+": it has its answer", func() bool { return len(waits) > 0 })
+		if got := <-waits; got.status != x.status {
+			t.Errorf("%s: %d %s", name, got.status, got.body)
+		}
+	}
+}

@@ -79,7 +79,7 @@ func (s *Server) BeginPick(ctx context.Context, method, path string, h Header, s
 	e := &PickExchange{x: x, header: h, shown: shown, body: s.newBodyBuffer(announcedLength(h))}
 	switch {
 	case d == nil:
-		return e, errPickPath
+		return e, errNotFound
 	case method != http.MethodPost:
 		return e, errPickMethod
 	}
@@ -98,14 +98,14 @@ func announcedLength(h Header) int {
 }
 
 var (
-	errPickPath   = &badRequest{status: http.StatusNotFound, code: "not_found", message: "There is nothing at this path."}
+	errNotFound   = &badRequest{status: http.StatusNotFound, code: "not_found", message: "There is nothing at this path."}
 	errPickMethod = &badRequest{status: http.StatusMethodNotAllowed, code: "method_not_allowed", message: "This path is not for this method."}
 )
 
 // dialectOf is the API of a path, nil where there is none.
 func (s *Server) dialectOf(path string) *api.Dialect {
 	for _, d := range api.Dialects() {
-		if d.Path == path && (!d.Native || s.speaksNative()) {
+		if d.Path == path && !(d.Native && s.nativeIsClosed()) {
 			return d
 		}
 	}

@@ -213,7 +213,7 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	if errors.As(err, &known) {
 		status = known.Code
 	}
-	if status == fiber.StatusMethodNotAllowed && c.Path() == api.Generate.Path && !s.speaksNative() {
+	if status == fiber.StatusMethodNotAllowed && c.Path() == api.Generate.Path && s.nativeIsClosed() {
 		status = fiber.StatusNotFound // it is closed, whatever the method
 		c.Response().Header.Del(fiber.HeaderAllow)
 	}
