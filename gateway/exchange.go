@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -40,8 +39,7 @@ type exchange struct {
 	class   int                 // of priority, as its key allows
 	charge  *access.QuotaCharge // nil until it is admitted
 	start   time.Time
-	conn    net.Conn
-	buffer  readBuffer      // of conn
+	conn    *clientConn     // nil: a proxy asks
 	ctx     context.Context // ends when the client leaves or the exchange is over
 	cancel  context.CancelFunc
 	legs    http1.Interrupt // what ctx is
@@ -91,7 +89,7 @@ func (s *Server) handle(c *fiber.Ctx, d *api.Dialect) error {
 // sent one. The client's baggage and sampling flag are not taken over.
 func (s *Server) begin(c *fiber.Ctx, d *api.Dialect) *exchange {
 	x := s.beginExchange(s.life, c, d)
-	x.conn = c.Context().Conn()
+	x.conn = c.Context().Conn().(*clientConn)
 	return x
 }
 
@@ -150,7 +148,6 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if err != nil {
 		return nil, err
 	}
-	x.buffer = readBufferOf(x.conn, c.Context().RequestBodyStream(), x.server.spare)
 	body, memory, err := x.server.readBody(c)
 	if err != nil {
 		return nil, err
@@ -292,21 +289,15 @@ func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
 	}
 }
 
-// relay streams the answer. The stream is read by Fiber after this returns; it
-// closes it in every case.
+// relay leaves the stream to who serves the connection.
 func (x *exchange) relay(c *fiber.Ctx, answer *pd.Answer) {
 	x.setCommonHeaders(c, answer)
 	c.Set(fiber.HeaderContentType, "text/event-stream; charset=utf-8")
 	c.Set(fiber.HeaderCacheControl, "no-cache")
 	c.Set("X-Accel-Buffering", "no")
-	if !c.Request().Header.IsHTTP11() {
-		x.relayPlain(c, newRelay(x, answer))
-		return
-	}
 	r := newRelay(x, answer)
-	r.client, _ = x.conn.(*clientConn)
-	c.Context().SetBodyStream(r, -1) // which takes the buffer back when it is closed
-	x.buffer.lend()
+	r.setHead(c)
+	x.conn.takeOver(c.Context(), r)
 }
 
 // setCommonHeaders sets what every answer carries.

@@ -109,6 +109,11 @@ func (f *framing) follow(p []byte) (passed int, wrong *badMessage) {
 	return passed, nil
 }
 
+// isBetweenMessages reports whether nothing of a message was read behind the last one.
+func (f *framing) isBetweenMessages() bool {
+	return f.at == inRequestLine && len(f.held) == 0
+}
+
 // skip passes what is left of a body, or of a chunk, as far as it is there.
 func (f *framing) skip(there int) int {
 	n := min(f.left, int64(there))

@@ -1,7 +1,7 @@
 package gateway
 
 import (
-	"bytes"
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -24,15 +24,20 @@ type listener struct {
 	once     sync.Once // of Close
 	closeErr error     // of Close
 
+	closing atomic.Bool // no connection takes another request; it is set with mu
+
 	mu      sync.Mutex // guards what follows
 	conns   map[*clientConn]struct{}
-	closing bool
 	closed  bool
 	clients *clientWatch // nil until a connection is watched, and when the last one is gone
+	serving int          // goroutines of beginServing
+	// served is closed once the listener is, and they have ended: then it isServed.
+	served   chan struct{}
+	isServed bool
 }
 
 func newListener(ln net.Listener, cfg Config, log *slog.Logger) *listener {
-	return &listener{Listener: ln, cfg: cfg, log: log, conns: make(map[*clientConn]struct{})}
+	return &listener{Listener: ln, cfg: cfg, log: log, conns: make(map[*clientConn]struct{}), served: make(chan struct{})}
 }
 
 // Close ends Accept. fasthttp closes the listeners that it serves, and Shutdown all: the
@@ -42,10 +47,44 @@ func (l *listener) Close() error {
 		l.closeErr = l.Listener.Close()
 		l.mu.Lock()
 		l.closed = true
+		l.checkServedLocked()
 		l.mu.Unlock()
 		l.forget(nil)
 	})
 	return l.closeErr
+}
+
+// beginServing counts a goroutine that accepts connections or serves one, until done is called. One that accepts counts
+// those that it accepts before it is done.
+func (l *listener) beginServing() (done func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.serving++
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.serving--
+		l.checkServedLocked()
+	}
+}
+
+// checkServedLocked tells who waits for it that all connections were served.
+func (l *listener) checkServedLocked() {
+	if !l.closed || l.serving > 0 || l.isServed {
+		return
+	}
+	l.isServed = true
+	close(l.served)
+}
+
+// awaitServed waits until no connection is served any more. It is for after Close.
+func (l *listener) awaitServed(ctx context.Context) error {
+	select {
+	case <-l.served:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // forget drops a connection that is closed, and with the last one of a closed listener the watch on them.
@@ -107,7 +146,7 @@ func (l *listener) track(conn net.Conn) *clientConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns[c] = struct{}{}
-	if l.closing {
+	if l.closing.Load() {
 		_ = conn.Close() // its reader forgets it
 	}
 	return c
@@ -118,7 +157,7 @@ func (l *listener) track(conn net.Conn) *clientConn {
 func (l *listener) closeSilent() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.closing = true
+	l.closing.Store(true)
 	for c := range l.conns {
 		if !c.receivedAny.Load() {
 			_ = c.Conn.Close() // its reader forgets it
@@ -139,7 +178,10 @@ type clientConn struct {
 	departure   departure
 	watched     *clientWatch // of who serves the connection; nil until it is watched
 	writeBy     time.Time    // of the writer: the deadline that is set
-	gathered    *gathered    // of the writer; nil: what is written goes out
+	stream      *relay       // that the handler of the last request left to who serves the connection; nil: none
+	handover    handover     // of the connection from fasthttp
+	ahead       []byte       // what was read, and is for the next reader
+	first       [1]byte      // ahead, where it is the first byte of a request
 
 	framing framing
 	fault   *badMessage // with the next byte of the connection; nil while all is well
@@ -150,7 +192,18 @@ type clientConn struct {
 // NetConn is the connection below, for code that needs its descriptor.
 func (c *clientConn) NetConn() net.Conn { return c.Conn }
 
+// Read reads what is ahead before the connection; while fasthttp lets go of it, there is nothing else.
 func (c *clientConn) Read(p []byte) (int, error) {
+	switch {
+	case c.handover.underWay.Load():
+		return 0, io.EOF
+	case len(c.ahead) > 0:
+		n := copy(p, c.ahead)
+		c.ahead = c.ahead[n:]
+		return n, nil
+	case c.listener.closing.Load() && c.framing.isBetweenMessages():
+		return 0, io.EOF
+	}
 	if c.fault != nil {
 		return c.refuse(p)
 	}
@@ -184,91 +237,9 @@ func (c *clientConn) refuse(p []byte) (int, error) {
 	return 0, c.fault
 }
 
-// gathered is what was written and goes out by one call. A piece of a stream that is longer than fasthttp's buffer
-// would take three, of which the last is the end of a line, and the end of a stream two more: each wakes the client.
-type gathered struct {
-	data []byte
-	// joinsEnd: it waits for the line behind the last chunk; endIsNext: that is what is written next.
-	joinsEnd, endIsNext bool
-}
-
-// gatheredRoom is how much is gathered, in bytes: what is in fasthttp's buffer, a piece of a usual length, and what
-// stands around it.
-const gatheredRoom = 1<<10 + coalesce + 1<<10
-
-var gatherings = sync.Pool{New: func() any { return &gathered{data: make([]byte, 0, gatheredRoom)} }}
-
-// lastSize is the size of the last chunk: fasthttp writes it, closes the stream, and writes the line behind it.
-var (
-	lastSize  = []byte("0\r\n")
-	lastWhole = []byte("0\r\n\r\n")
-)
-
-// gather has what is written from now on wait for send.
-func (c *clientConn) gather() {
-	if c.gathered == nil {
-		c.gathered = gatherings.Get().(*gathered)
-	}
-}
-
-// joinLastChunk has what is written from now on wait for the line behind the last chunk of the stream.
-func (c *clientConn) joinLastChunk() {
-	c.gather()
-	c.gathered.joinsEnd = true
-}
-
-// send writes what was gathered, if anything was.
-func (c *clientConn) send() (err error) {
-	g := c.gathered
-	if g == nil {
-		return nil
-	}
-	c.gathered = nil
-	if len(g.data) > 0 {
-		_, err = c.write(g.data)
-	}
-	*g = gathered{data: g.data[:0]}
-	gatherings.Put(g)
-	return err
-}
-
-// Write writes all of p, unless it is gathered.
-func (c *clientConn) Write(p []byte) (int, error) {
-	g := c.gathered
-	if g == nil {
-		return c.write(p)
-	}
-	if len(p) > cap(g.data)-len(g.data) {
-		return c.writeBehind(g, p)
-	}
-	g.data = append(g.data, p...)
-	if g.endIsNext || g.joinsEnd && bytes.HasSuffix(p, lastWhole) {
-		if err := c.send(); err != nil {
-			return 0, err
-		}
-		return len(p), nil
-	}
-	g.endIsNext = g.joinsEnd && bytes.Equal(p, lastSize)
-	return len(p), nil
-}
-
-// writeBehind writes what is too long to be gathered, and before it what was.
-func (c *clientConn) writeBehind(g *gathered, p []byte) (int, error) {
-	if len(g.data) > 0 {
-		if _, err := c.write(g.data); err != nil {
-			return 0, err
-		}
-		g.data = g.data[:0]
-	}
-	if g.endIsNext {
-		_ = c.send() // of nothing: the stream is over
-	}
-	return c.write(p)
-}
-
-// write has its deadline anew once a sixteenth of the time is gone: setting it for each event of a stream
+// Write has its deadline anew once a sixteenth of the time is gone: setting it for each event of a stream
 // costs as much as reading the event.
-func (c *clientConn) write(p []byte) (int, error) {
+func (c *clientConn) Write(p []byte) (int, error) {
 	now, timeout := time.Now(), c.listener.cfg.WriteTimeout
 	if deadline := now.Add(timeout); deadline.Sub(c.writeBy) > timeout/16 {
 		if err := c.SetWriteDeadline(deadline); err != nil {
@@ -290,7 +261,17 @@ const (
 	lingerBytes = 64 << 20
 )
 
+// SetDeadline sets those of reads and writes.
+func (c *clientConn) SetDeadline(t time.Time) error {
+	c.writeBy = t
+	return c.Conn.SetDeadline(t)
+}
+
+// Close closes the connection, unless it is fasthttp that lets go of it.
 func (c *clientConn) Close() error {
+	if c.handover.end() {
+		return nil
+	}
 	c.once.Do(func() {
 		c.listener.forget(c)
 		half, ok := c.Conn.(interface{ CloseWrite() error })

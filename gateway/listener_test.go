@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -378,7 +377,7 @@ func TestServe_AfterShutdown(t *testing.T) {
 		served := make(chan error, 1)
 		go func() {
 			if known { // as Serve does once it has stored the listener
-				served <- s.app.Listener(clients)
+				served <- s.app.Listener(connections{clients, s.app.Server()})
 				return
 			}
 			served <- s.Serve(ln)
@@ -417,63 +416,5 @@ func TestListener_ManyAtOnce(t *testing.T) {
 	all.Wait()
 	if len(l.conns) != 0 {
 		t.Errorf("%d are kept", len(l.conns))
-	}
-}
-
-// writes records what is written at once.
-type writes struct {
-	net.Conn
-	seen []string
-	fail error
-}
-
-func (w *writes) SetWriteDeadline(time.Time) error { return nil }
-
-func (w *writes) Write(p []byte) (int, error) {
-	w.seen = append(w.seen, string(p))
-	if w.fail != nil {
-		return 0, w.fail
-	}
-	return len(p), nil
-}
-
-// The size of a joined last chunk goes out with the line behind it, also where the next answer is behind that, and
-// nothing else waits.
-func TestClientConn_JoinsTheLastChunk(t *testing.T) {
-	long := strings.Repeat("a", gatheredRoom)
-	for name, c := range map[string]struct {
-		joined bool
-		say    []string
-		want   []string
-	}{
-		"joined":            {true, []string{"0\r\n", "\r\n", "0\r\n", "\r\n"}, []string{"0\r\n\r\n", "0\r\n", "\r\n"}},
-		"with an answer":    {true, []string{"0\r\n", "\r\nHTTP/1.1 200 OK\r\n", "x"}, []string{"0\r\n\r\nHTTP/1.1 200 OK\r\n", "x"}},
-		"behind a piece":    {true, []string{"3\r\n", "abc", "\r\n", "0\r\n", "\r\n", "x"}, []string{"3\r\nabc\r\n0\r\n\r\n", "x"}},
-		"behind a long one": {true, []string{"f\r\n", long, "\r\n", "0\r\n", "\r\n"}, []string{"f\r\n", long, "\r\n0\r\n\r\n"}},
-		"written otherwise": {true, []string{"0\r\n\r\n", "x"}, []string{"0\r\n\r\n", "x"}},
-		"not joined":        {false, []string{"0\r\n", "\r\n"}, []string{"0\r\n", "\r\n"}},
-	} {
-		below := &writes{}
-		conn := &clientConn{Conn: below, listener: &listener{cfg: Config{WriteTimeout: time.Hour}}}
-		if c.joined {
-			conn.joinLastChunk()
-		}
-		for _, p := range c.say {
-			if n, err := conn.Write([]byte(p)); n != len(p) || err != nil {
-				t.Errorf("%s: %q: %d, %v", name, p, n, err)
-			}
-		}
-		if !slices.Equal(below.seen, c.want) {
-			t.Errorf("%s: %q was written, want %q", name, below.seen, c.want)
-		}
-	}
-	below := &writes{fail: io.ErrClosedPipe}
-	for _, last := range []string{"\r\n", "\r\nHTTP/1.1 200 OK\r\n"} {
-		conn := &clientConn{Conn: below, listener: &listener{cfg: Config{WriteTimeout: time.Hour}}}
-		conn.joinLastChunk()
-		_, _ = conn.Write([]byte("0\r\n"))
-		if n, err := conn.Write([]byte(last)); n != 0 || !errors.Is(err, io.ErrClosedPipe) {
-			t.Errorf("%q: %d, %v", last, n, err)
-		}
 	}
 }

@@ -1,14 +1,14 @@
 package gateway
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"runtime/debug"
+	"strconv"
+	"sync"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
@@ -23,9 +23,8 @@ import (
 // coalesce bounds what is gathered into one write, in bytes.
 const coalesce = 16 << 10
 
-// relay is the body of a streamed answer. The HTTP server takes it in the
-// connection's own goroutine, writes and flushes each piece, and closes it when
-// the answer or the client ends. Events that are there already go out together.
+// relay writes a streamed answer to its client, piece by piece as it comes, in the goroutine that serves the
+// connection. Events that are there already go out together.
 type relay struct {
 	x       *exchange
 	stream  *pd.Stream
@@ -33,12 +32,17 @@ type relay struct {
 	message *messages.Stream // of a message that engines see as a chat; else nil
 	extends usageExtension
 	charged int // content events that the key was charged for
-	pending []byte
-	spare   []byte
-	unread  []byte // of what Read has
-	err     error
-	closed  bool
-	client  *clientConn // that fasthttp writes it to in chunks; nil: it is written otherwise
+
+	chunks bool // the answer is sent in chunks; else it ends with the connection
+	closes bool // the connection, behind the answer
+
+	memory   *[]byte // that pending lies in; nil while there is nothing to be sent
+	pending  []byte  // the head of the answer until it is sent, room for a chunk's size, and what is sent next
+	head     int     // bytes of the head in pending
+	from     int     // where what is sent next begins in pending
+	sequence int     // of the next event, where the API counts them
+	err      error
+	closed   bool
 }
 
 func newRelay(x *exchange, answer *pd.Answer) *relay {
@@ -50,84 +54,137 @@ func newRelay(x *exchange, answer *pd.Answer) *relay {
 	return r
 }
 
-// WriteTo gives the server each piece as it comes. After a stream that broke comes an error
-// event and then an error, so that the connection is cut: a clean end would pass for success.
-func (r *relay) WriteTo(w io.Writer) (n int64, err error) {
-	for err == nil {
-		var m int
-		piece, end := r.piece()
-		m, err = r.write(w, piece, end)
-		n += int64(m)
+// setHead takes the head of the answer from what was set of it. To a client of HTTP/1.0, which knows no chunks, the
+// answer ends with the connection.
+func (r *relay) setHead(c *fiber.Ctx) {
+	header := &c.Response().Header
+	r.memory = pieceMemory.Get().(*[]byte)
+	if r.chunks = c.Request().Header.IsHTTP11(); r.chunks {
+		if r.closes = c.Request().Header.ConnectionClose() || header.ConnectionClose(); r.closes {
+			header.SetConnectionClose()
+		}
+		header.SetContentLength(-1)
+		r.beginPiece(header.AppendBytes(*r.memory))
+		return
 	}
-	if errors.Is(err, io.EOF) {
-		return n, nil
-	}
-	return n, err
-}
-
-// write writes a piece, behind which the stream ends or not, and says how it ends: io.EOF of one that is whole. It is
-// apart from WriteTo, in whose frame a stream waits for hours.
-//
-//go:noinline
-func (r *relay) write(w io.Writer, piece []byte, end error) (n int, err error) {
-	if errors.Is(end, io.EOF) && r.client != nil {
-		r.client.joinLastChunk()
-	}
-	if len(piece) == 0 {
-		return 0, end
-	}
-	n, err = r.writePiece(w, piece)
-	return n, cmp.Or(err, end)
-}
-
-// shortPiece is how long a piece may be, in bytes, that fits fasthttp's buffer beside the head of the answer.
-const shortPiece = 512
-
-// writePiece writes a piece by one call.
-func (r *relay) writePiece(w io.Writer, piece []byte) (n int, err error) {
-	if r.client == nil || len(piece) <= shortPiece || r.client.gathered != nil {
-		return w.Write(piece)
-	}
-	r.client.gather()
-	n, err = w.Write(piece)
-	return n, errors.Join(err, r.client.send())
-}
-
-// SupportsBodyWriteTo lets fasthttp call WriteTo instead of Read: it has no buffer of its own then.
-func (r *relay) SupportsBodyWriteTo() bool { return true }
-
-// Read is WriteTo for who has a buffer.
-func (r *relay) Read(p []byte) (n int, err error) {
-	if len(r.unread) == 0 {
-		if r.unread, err = r.piece(); len(r.unread) == 0 {
-			return 0, err
+	r.closes = true
+	head := append((*r.memory)[:0], "HTTP/1.0 200 OK\r\nConnection: close\r\n"...)
+	for name, value := range header.All() {
+		if string(name) != fiber.HeaderContentLength {
+			head = append(append(append(append(head, name...), ": "...), value...), "\r\n"...)
 		}
 	}
-	n = copy(p, r.unread)
-	r.unread = r.unread[n:]
-	return n, nil
+	r.beginPiece(append(head, "\r\n"...))
+}
+
+// relay writes all of the answer, and reports whether the connection may be used again. After a stream that broke
+// comes an error event, and the connection is cut: a clean end would pass for success.
+func (r *relay) relay() (goesOn bool) {
+	defer func() { _ = r.Close() }()
+	var err error
+	for err == nil {
+		err = r.next(r.x.conn)
+	}
+	return errors.Is(err, io.EOF) && !r.closes
+}
+
+// next waits for the next piece and writes it by one call, behind the head if it is the first. It says how the stream
+// ends behind it: io.EOF of one that is whole.
+func (r *relay) next(to io.Writer) error {
+	end := r.piece()
+	if out := r.frame(errors.Is(end, io.EOF)); len(out) > 0 {
+		if _, err := to.Write(out); err != nil {
+			end = err
+		}
+	}
+	r.releaseMemory()
+	return end
+}
+
+// sizeRoom is room for the size of a chunk, in bytes.
+const sizeRoom = len("ffffffff\r\n")
+
+// pieceMemory is memory for what is sent to a client, while it is.
+var pieceMemory = sync.Pool{New: func() any {
+	b := make([]byte, 0, 2<<10)
+	return &b
+}}
+
+// takeMemory takes memory for what is sent next, unless it is there.
+func (r *relay) takeMemory() {
+	if r.memory == nil {
+		r.memory = pieceMemory.Get().(*[]byte)
+		r.beginPiece((*r.memory)[:0])
+	}
+}
+
+// beginPiece begins what is sent next, behind a head or nothing.
+func (r *relay) beginPiece(head []byte) {
+	r.head, r.pending = len(head), head
+	if r.chunks {
+		r.pending = append(r.pending, "ffffffff\r\n"...)
+	}
+	r.from = len(r.pending)
+}
+
+// releaseMemory is for when what was pending is written.
+func (r *relay) releaseMemory() {
+	if r.memory == nil {
+		return
+	}
+	if cap(r.pending) <= 4*coalesce {
+		*r.memory = r.pending[:0]
+		pieceMemory.Put(r.memory)
+	}
+	r.memory, r.pending, r.head, r.from = nil, nil, 0, 0
+}
+
+// frame is what goes out: what is pending, as a chunk, with the head before it and the last chunk behind it; nothing
+// where the stream ends without a word.
+func (r *relay) frame(last bool) (out []byte) {
+	length := len(r.pending) - r.from
+	switch {
+	case length == 0 && !last:
+		return nil
+	case !r.chunks:
+		return r.pending
+	}
+	r.takeMemory()
+	out = r.pending[:r.head]
+	if length > 0 {
+		var size [sizeRoom]byte
+		line := append(strconv.AppendInt(size[:0], int64(length), 16), "\r\n"...)
+		skipped := sizeRoom - len(line)
+		copy(r.pending[skipped:], r.pending[:r.head])
+		copy(r.pending[skipped+r.head:], line)
+		r.pending = append(r.pending, "\r\n"...)
+		out = r.pending[skipped:]
+	}
+	if last {
+		out = append(out, "0\r\n\r\n"...)
+	}
+	return out
 }
 
 // piece waits for what the client gets next, and says how the stream ends behind it. A panic here would
 // end the process, since nothing above recovers.
-func (r *relay) piece() (out []byte, end error) {
+func (r *relay) piece() (end error) {
 	defer func() {
 		if caught := recover(); caught != nil {
 			r.x.server.log.Error("panic in a stream", "request_id", r.x.id, "panic", fmt.Sprint(caught), "stack", string(debug.Stack()))
 			r.err = fmt.Errorf("panic: %v", caught)
-			out, end = append(r.pending, r.errorEvent(explain(r.err).text)...), r.err
+			r.addError(explain(r.err).text)
+			end = r.err
 		}
 	}()
-	if r.err != nil {
-		return nil, r.err
+	if r.err == nil {
+		r.fill()
 	}
-	r.fill()
-	return r.pending, r.err
+	return r.err
 }
 
 // fill waits for something to send and takes along what is there already.
 func (r *relay) fill() {
-	r.pending = r.spare[:0]
 	for {
 		out, err := r.stream.Next()
 		if wrong := r.add(out); err == nil {
@@ -137,16 +194,22 @@ func (r *relay) fill() {
 			r.end(err)
 			break
 		}
-		if len(r.pending) >= coalesce || len(r.pending) > 0 && !r.stream.Ready() && !r.stream.AtEnd() {
+		if waiting := len(r.pending) - r.from; waiting >= coalesce || waiting > 0 && !r.stream.Ready() && !r.stream.AtEnd() {
 			break
 		}
 	}
-	r.spare = r.pending
+	if r.x.dialect == api.Responses {
+		r.sequence = max(r.sequence, api.NextSequence(r.pending[r.from:]))
+	}
 	r.charge()
 }
 
 // add takes a piece of the stream as it is, or the events of a message that it becomes.
 func (r *relay) add(piece []byte) (err error) {
+	if len(piece) == 0 {
+		return nil
+	}
+	r.takeMemory()
 	from := len(r.pending)
 	defer func() { r.pending = r.extends.inEvents(r.pending, from) }()
 	if r.message == nil {
@@ -174,30 +237,29 @@ func (r *relay) end(err error) {
 	var broken *pd.BrokenStreamError
 	switch {
 	case errors.As(err, &broken):
-		text := api.ErrorText{Status: http.StatusBadGateway, Type: "api_error", Code: "stream_broken", Message: broken.Message}
-		r.pending = append(r.pending, r.errorEvent(text)...)
+		r.addError(api.ErrorText{Status: http.StatusBadGateway, Type: "api_error", Code: "stream_broken", Message: broken.Message})
 	case errors.Is(err, errStopping):
-		r.pending = append(r.pending, r.errorEvent(explain(err).text)...)
+		r.addError(explain(err).text)
 	} // else it is complete, or the client has left
 }
 
-// errorEvent is the event that says why the stream ends, behind all that was sent.
-func (r *relay) errorEvent(text api.ErrorText) []byte {
+// addError adds the event that says why the stream ends, behind all that was sent.
+func (r *relay) addError(text api.ErrorText) {
+	r.takeMemory()
 	text.Request = r.x.id
 	if r.x.dialect == api.Responses {
-		text.Sequence = max(api.NextSequence(r.spare), api.NextSequence(r.pending))
+		text.Sequence = max(r.sequence, api.NextSequence(r.pending[r.from:]))
 	}
-	return r.x.dialect.ErrorEvent(text)
+	r.pending = append(r.pending, r.x.dialect.ErrorEvent(text)...)
 }
 
-// Close is called by the server in every case, once the answer is written or
-// cannot be. A panic here would end the process as one in Read would.
+// Close ends the stream once the answer is written or cannot be. A panic here would end the process as one in piece
+// would.
 func (r *relay) Close() error {
 	if r.closed {
 		return nil
 	}
 	r.closed = true
-	r.x.buffer.takeBack()
 	defer r.account()
 	defer func() {
 		if caught := recover(); caught != nil {
@@ -225,25 +287,4 @@ func (r *relay) account() {
 	}
 	spans.EndStream(r.span, r.stream.Events(), failed)
 	r.x.finish(outcome, 200)
-}
-
-// relayPlain streams to a client of HTTP/1.0, which knows no chunks: the answer ends
-// with the connection. fasthttp would send chunks, so it is written past it, in the
-// connection's own goroutine, for which a drain waits.
-func (x *exchange) relayPlain(c *fiber.Ctx, r *relay) {
-	ctx := c.Context()
-	ctx.HijackSetNoResponse(true)
-	ctx.Hijack(func(net.Conn) {}) // closes the connection once this handler has returned
-	defer func() { _ = r.Close() }()
-
-	head := []byte("HTTP/1.0 200 OK\r\nConnection: close\r\n")
-	for name, value := range c.Response().Header.All() {
-		if string(name) != fiber.HeaderContentLength {
-			head = append(append(append(append(head, name...), ": "...), value...), "\r\n"...)
-		}
-	}
-	if _, err := x.conn.Write(append(head, "\r\n"...)); err != nil {
-		return
-	}
-	_, _ = r.WriteTo(x.conn) // a stream that broke has said so in its last event
 }

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -39,8 +40,7 @@ func TestRelay_TheEndIsOneWrite(t *testing.T) {
 	}
 }
 
-// A stream that is here as a whole, and its engine's end of it, goes out by one call: also one that is longer than
-// the buffer by which fasthttp writes.
+// A stream that is here as a whole, and its engine's end of it, goes out by one call.
 func TestRelay_AWholeStreamIsOneWrite(t *testing.T) {
 	for _, length := range []int{1, 4000} {
 		text := `data: {"choices":[{"index":0,"text":"` + strings.Repeat("a", length) + `","finish_reason":null}]}` + "\n\n"
@@ -64,7 +64,7 @@ func TestRelay_AWholeStreamIsOneWrite(t *testing.T) {
 	}
 }
 
-// A piece that is longer than the buffer by which fasthttp writes goes out by one call while the stream goes on.
+// A long piece goes out by one call while the stream goes on.
 func TestRelay_ALongPieceIsOneWrite(t *testing.T) {
 	says, event := make(chan *io.PipeWriter, 1), `data: {"choices":[{"index":0,"text":"`+strings.Repeat("a", 4000)+`","finish_reason":null}]}`+"\n\n"
 	e := stream()
@@ -290,7 +290,10 @@ func TestRelay_ClosedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRelay(x, answer)
-	if _, err := io.Copy(io.Discard, r); err != nil {
+	for err == nil {
+		err = r.next(io.Discard)
+	}
+	if !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
 	for range 2 {
@@ -305,4 +308,41 @@ func TestRelay_ClosedAgain(t *testing.T) {
 		t.Errorf("%v tokens are counted", n)
 	}
 	nothingHeld(t, g.queue, g.fleet.Servers()[0])
+}
+
+// What goes out is a chunk of its length, with the head before it and the last chunk behind it where they belong.
+func TestRelay_Frames(t *testing.T) {
+	long := strings.Repeat("a", 70000)
+	for name, c := range map[string]struct {
+		chunks     bool
+		head, says string
+		last       bool
+		want       string
+	}{
+		"the first":             {true, "HEAD", "abc", false, "HEAD3\r\nabc\r\n"},
+		"a long first":          {true, "HEAD", long, false, "HEAD11170\r\n" + long + "\r\n"},
+		"one amid the stream":   {true, "", "0123456789abcdef", false, "10\r\n0123456789abcdef\r\n"},
+		"the last":              {true, "", "abc", true, "3\r\nabc\r\n0\r\n\r\n"},
+		"all":                   {true, "HEAD", "abc", true, "HEAD3\r\nabc\r\n0\r\n\r\n"},
+		"an end":                {true, "", "", true, "0\r\n\r\n"},
+		"of an empty answer":    {true, "HEAD", "", true, "HEAD0\r\n\r\n"},
+		"a break before all":    {true, "HEAD", "", false, ""},
+		"without chunks":        {false, "HEAD", "abc", false, "HEADabc"},
+		"without chunks, later": {false, "", "abc", true, "abc"},
+		"and its end":           {false, "", "", true, ""},
+	} {
+		r := &relay{chunks: c.chunks}
+		if c.head != "" {
+			memory := []byte{}
+			r.memory = &memory
+			r.beginPiece([]byte(c.head))
+		}
+		if c.says != "" {
+			r.takeMemory()
+			r.pending = append(r.pending, c.says...)
+		}
+		if got := string(r.frame(c.last)); got != c.want {
+			t.Errorf("%s: %.99q, want %.99q", name, got, c.want)
+		}
+	}
 }

@@ -82,7 +82,6 @@ type Server struct {
 
 	bodies     bodyBudget
 	bodyMemory bodyMemory
-	spare      *spareBuffers
 	decoding   chan struct{} // as many as may decode bodies at once
 	observe    Observer
 	requests   rate // answered
@@ -100,7 +99,7 @@ type Server struct {
 func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *Server {
 	s := &Server{
 		cfg: cfg, pd: o, fleet: o.Fleet, access: a, metrics: metrics, tracer: o.Tracer, log: o.Log, observe: func(Arrival) Observation { return unobserved{} },
-		bodies: bodyBudget{most: cfg.MaxArriving}, spare: newSpareBuffers(cfg.MaxHeader), decoding: make(chan struct{}, runtime.GOMAXPROCS(0)),
+		bodies: bodyBudget{most: cfg.MaxArriving}, decoding: make(chan struct{}, runtime.GOMAXPROCS(0)),
 		tenants: tenantLabels{most: cfg.TenantLabels, named: make(map[string]bool)},
 	}
 	s.life, s.endLife = context.WithCancelCause(context.Background())
@@ -115,11 +114,10 @@ func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *S
 		ReduceMemoryUsage:     true, // else a request keeps the beginning of its body until the next one
 		// Forms would be read whole before a handler is called.
 		DisablePreParseMultipartForm: true,
-		// fasthttp has no larger head than its buffer, and would keep that for as long as a stream is open.
-		ReadBufferSize:  cfg.MaxHeader,
-		WriteBufferSize: 1 << 10, // for some events of a stream; what is larger passes it by
-		ReadTimeout:     cfg.ReadTimeout,
-		IdleTimeout:     cfg.ConnIdle,
+		ReadBufferSize:               cfg.MaxHeader, // fasthttp has no larger head than its buffer
+		WriteBufferSize:              1 << 10,       // for a head; what is larger passes it by
+		ReadTimeout:                  cfg.ReadTimeout,
+		IdleTimeout:                  cfg.ConnIdle,
 		// One write deadline for a whole answer would cut every long stream;
 		// deadlines are set anew for each piece instead.
 		WriteTimeout: 0,
@@ -154,7 +152,7 @@ func (s *Server) Serve(ln net.Listener) error {
 	if s.stopped.Load() { // Shutdown may have looked for the listener before it was stored
 		return clients.Close()
 	}
-	if err := s.app.Listener(clients); err != nil {
+	if err := s.app.Listener(connections{clients, s.app.Server()}); err != nil {
 		return fmt.Errorf("serve clients: %w", err)
 	}
 	return nil
@@ -180,13 +178,18 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		last := time.AfterFunc(left-min(shutdownNotice, left/4), func() { s.endLife(errStopping) })
 		defer last.Stop()
 	}
-	if clients := s.clients.Load(); clients != nil {
+	clients := s.clients.Load()
+	if clients != nil {
 		clients.closeSilent()
 		if err := clients.Close(); err != nil { // fasthttp closes only what it serves already
 			return fmt.Errorf("close the listener: %w", err)
 		}
 	}
-	if err := s.app.ShutdownWithContext(ctx); err != nil {
+	err := s.app.ShutdownWithContext(ctx)
+	if err == nil && clients != nil {
+		err = clients.awaitServed(ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("drain: %w", err)
 	}
 	return nil
