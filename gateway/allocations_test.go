@@ -33,7 +33,7 @@ const (
 	// The request is not traced, as where no collector is named.
 	wholeAllocations = 179
 	// streamAllocations of an answer of four events.
-	streamAllocations = 208
+	streamAllocations = 207
 	// eventAllocations of each further event, of the usual shape.
 	eventAllocations = 0
 )

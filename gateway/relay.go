@@ -83,15 +83,39 @@ func (r *relay) relay() (goesOn bool) {
 	defer func() { _ = r.Close() }()
 	var err error
 	for err == nil {
+		r.await()
 		err = r.next(r.x.conn)
 	}
 	return errors.Is(err, io.EOF) && !r.closes
 }
 
+// await waits for the next event. A stream spends its hours here, and so little is on its stack that the collector
+// leaves it 4 KB: it halves a stack of which less than a quarter is used.
+func (r *relay) await() {
+	defer r.catch()
+	r.stream.Await()
+}
+
+// catch is deferred: a panic behind it would end the process, since nothing above recovers. It ends the stream instead.
+func (r *relay) catch() {
+	if caught := recover(); caught != nil {
+		r.endByPanic(caught)
+	}
+}
+
+func (r *relay) endByPanic(caught any) {
+	r.x.server.log.Error("panic in a stream", "request_id", r.x.id, "panic", fmt.Sprint(caught), "stack", string(debug.Stack()))
+	r.err = fmt.Errorf("panic: %v", caught)
+	r.addError(explain(r.err).text)
+}
+
 // next waits for the next piece and writes it by one call, behind the head if it is the first. It says how the stream
 // ends behind it: io.EOF of one that is whole.
+//
+//go:noinline
 func (r *relay) next(to io.Writer) error {
-	end := r.piece()
+	r.piece()
+	end := r.err
 	if out := r.frame(errors.Is(end, io.EOF)); len(out) > 0 {
 		if _, err := to.Write(out); err != nil {
 			end = err
@@ -166,21 +190,12 @@ func (r *relay) frame(last bool) (out []byte) {
 	return out
 }
 
-// piece waits for what the client gets next, and says how the stream ends behind it. A panic here would
-// end the process, since nothing above recovers.
-func (r *relay) piece() (end error) {
-	defer func() {
-		if caught := recover(); caught != nil {
-			r.x.server.log.Error("panic in a stream", "request_id", r.x.id, "panic", fmt.Sprint(caught), "stack", string(debug.Stack()))
-			r.err = fmt.Errorf("panic: %v", caught)
-			r.addError(explain(r.err).text)
-			end = r.err
-		}
-	}()
+// piece adds what the client gets next, or how the stream ends.
+func (r *relay) piece() {
+	defer r.catch()
 	if r.err == nil {
 		r.fill()
 	}
-	return r.err
 }
 
 // fill waits for something to send and takes along what is there already.

@@ -121,7 +121,7 @@ func (f firstTokens) beginWith(st *requestState, h *connector.Handoff, token *ap
 	var c api.Chunk
 	for data := range api.Events(api.FirstEvents(st.req.Dialect, answer, wantsEachUsage(st.req.Body))) {
 		st.req.Dialect.ReadEvent(data, &c, nil)
-		begun = fmt.Appendf(begun, "data: %s\n\n", said.Record(&c, data))
+		begun = fmt.Appendf(begun, "data: %s\n\n", said.Record(new([]byte), &c, data))
 	}
 	if err := said.BehindFirst(api.TextLength(gjson.GetBytes(h.First, "choices.0.logprobs"))); err != nil {
 		return err

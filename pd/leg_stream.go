@@ -28,6 +28,7 @@ type legStream struct {
 	ctx        context.Context // of the leg; cancelled by the client's leaving or by idle
 	idle       *time.Timer
 	idleLimit  time.Duration
+	idleRuns   bool                   // of the next event; up to the first content another one does
 	side       func() api.PromptUsage // of the usage, as known now
 	server     *pools.Server
 	hideUsage  bool
@@ -38,7 +39,7 @@ type legStream struct {
 
 	chunk   api.Chunk // the last event, where it is one of chat or completions
 	pending []byte    // transformed events up to the first content, not yet returned
-	changed []byte    // the last event that the client sees otherwise than the engine sent it
+	scratch *scratch  // for the last event as the client sees it; nil: it is not in use
 	choices api.EndedChoices
 
 	opensLate bool // the engine names the role of a chat when it has the first token
@@ -53,6 +54,19 @@ type legStream struct {
 
 	closing sync.Once
 	onEnd   func(StreamResult)
+}
+
+// scratch is memory for an event that the client sees otherwise than the engine sent it.
+type scratch struct{ shown, changed []byte }
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+// releaseScratch lets go of what was returned last.
+func (s *legStream) releaseScratch() {
+	if s.scratch != nil {
+		scratches.Put(s.scratch)
+		s.scratch = nil
+	}
 }
 
 // StreamResult is how the stream of one leg went.
@@ -87,6 +101,33 @@ func (s *legStream) Next() ([]byte, error) {
 	}
 }
 
+// Await waits until Next need not, as far as the engine sends whole events, and holds no memory for them meanwhile. What
+// Next returned is gone then.
+func (s *legStream) Await() {
+	if s.result.Err != nil || s.atEnd() || s.Ready() {
+		return
+	}
+	s.releaseScratch()
+	s.startIdle()
+	s.events.Await()
+	if s.events.Buffered() {
+		s.stopIdle()
+	} // else the time limit is that of the rest too
+}
+
+// startIdle begins the time limit of the next event, unless it runs.
+func (s *legStream) startIdle() {
+	if !s.idleRuns {
+		s.idleRuns = true
+		s.idle.Reset(s.idleLimit)
+	}
+}
+
+func (s *legStream) stopIdle() {
+	s.idleRuns = false
+	s.idle.Stop()
+}
+
 // Ready reports whether another event can be had without waiting.
 func (s *legStream) Ready() bool {
 	return len(s.pending) > 0 || !s.ended && s.events.Buffered()
@@ -102,12 +143,13 @@ func (s *legStream) event() ([]byte, error) {
 	}
 	// Up to the first content one time limit runs on; afterwards each event has its
 	// own, and a slow client does not use it up.
-	if s.opened {
-		s.idle.Reset(s.idleLimit)
+	waits := s.opened && !s.events.Buffered()
+	if waits {
+		s.startIdle()
 	}
 	ev, err := s.events.Read()
-	if s.opened {
-		s.idle.Stop()
+	if waits {
+		s.stopIdle()
 	}
 	if errors.Is(err, io.EOF) && s.choices.All() {
 		s.ended = true
@@ -119,8 +161,7 @@ func (s *legStream) event() ([]byte, error) {
 	return s.take(ev)
 }
 
-// take notes what an event says and returns what of it goes to the client. It is apart from event, in whose frame a
-// stream waits for hours: some bytes less there halve the stacks of all streams.
+// take notes what an event says and returns what of it goes to the client.
 func (s *legStream) take(ev api.Event) ([]byte, error) {
 	now := time.Now()
 	var prompts api.PromptReader
@@ -172,13 +213,16 @@ func (s *legStream) silentFor(d time.Duration) bool {
 // until the next event is read.
 func (s *legStream) transform(ev api.Event) (_ []byte, err error) {
 	data := ev.Data
+	if s.scratch == nil {
+		s.scratch = scratches.Get().(*scratch)
+	}
 	if !s.chunk.Ordinary {
 		if data, err = s.clean(data); data == nil {
 			return nil, err
 		}
 	}
 	if s.transcript != nil {
-		if data = s.transcript.Record(&s.chunk, data); data == nil {
+		if data = s.transcript.Record(&s.scratch.shown, &s.chunk, data); data == nil {
 			return nil, nil
 		}
 	} else if s.hideIDs && s.chunk.Choices >= 0 {
@@ -187,8 +231,8 @@ func (s *legStream) transform(ev api.Event) (_ []byte, err error) {
 	if bytes.Equal(data, ev.Data) {
 		return ev.Raw, nil
 	}
-	s.changed = ev.AppendWithData(s.changed[:0], data)
-	return s.changed, nil
+	s.scratch.changed = ev.AppendWithData(s.scratch.changed[:0], data)
+	return s.scratch.changed, nil
 }
 
 // clean notes the usage and removes what belongs between engines; nil if nothing is left.
@@ -261,6 +305,8 @@ func (s *legStream) Close() {
 			s.idle.Stop()
 			s.cancel(nil)
 			s.onEnd(s.result)
+			s.releaseScratch()
+			s.events.Close()
 		}()
 		if s.result.Err == nil && !s.ended {
 			s.result.Err = context.Canceled

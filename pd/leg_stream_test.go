@@ -144,6 +144,44 @@ func TestLegStream_ASlowClientIsNoSilentEngine(t *testing.T) {
 	})
 }
 
+// lateBody is a body that is read into room which is taken late.
+type lateBody struct{ io.ReadCloser }
+
+func (b lateBody) ReadLate(room interface {
+	Take() []byte
+	Release()
+}) (int, error) {
+	return b.Read(room.Take())
+}
+
+// Who waits for an event waits as long as who reads it: each has one limit, and a client that is slow before it uses none
+// of it up.
+func TestLegStream_AwaitHasTheLimitOfAnEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestFleet(t, 1, testPrompt(160))
+		s := legOf(t, f, lateBody{sent(roleEvent, textEvent, 900*time.Millisecond, textEvent, 900*time.Millisecond, textEvent[:20], 90*time.Millisecond, textEvent[20:], 600*time.Millisecond, textEvent[:20], 600*time.Millisecond, textEvent[20:])})
+		defer s.Close()
+		if err := s.open(func(time.Time) {}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			s.Await()
+			if out, err := s.Next(); err != nil || !strings.Contains(string(out), textEvent) {
+				t.Fatalf("event %d: %q, %v", i, out, err)
+			}
+			if i < 2 {
+				time.Sleep(2 * time.Second)
+			}
+		}
+		began := time.Now() // the limit is that of the whole event
+		s.Await()
+		var broken *BrokenStreamError
+		if out, err := s.Next(); !errors.As(err, &broken) || !errors.Is(err, errSilent) || time.Since(began) != time.Second {
+			t.Errorf("%q, %v after %v", out, err, time.Since(began))
+		}
+	})
+}
+
 // What comes before the first content is held back until then, up to the length of one event
 // and not a byte more.
 func TestLegStream_WhatComesBeforeTheContentIsBounded(t *testing.T) {

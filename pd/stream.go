@@ -67,6 +67,16 @@ func (s *Stream) Next() ([]byte, error) {
 	}
 }
 
+// Await waits until Next need not, where the stream can wait without memory for what comes; else Next waits. What Next
+// returned is gone then.
+func (s *Stream) Await() {
+	if s.ended || s.behind != nil {
+		return
+	}
+	s.dropText()
+	s.leg.Await()
+}
+
 // next reads the leg, and the one behind it.
 func (s *Stream) next() ([]byte, error) {
 	if s.hold != nil && s.behind != nil {

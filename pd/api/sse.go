@@ -25,11 +25,11 @@ type Event struct {
 // cut anywhere by the network. Each byte is looked at once, however it is cut.
 type EventReader struct {
 	from  io.Reader
-	usual []byte  // the buffer for usual events
-	long  *[]byte // one that is borrowed; nil: there is none
-	buf   []byte  // the one of them that is in use
-	r, w  int     // what is between them in buf was read, and not returned
-	err   error   // that came with the last of it
+	usual *usualBuffer // for usual events; nil: there is none
+	long  *[]byte      // for longer ones; nil: there is none
+	buf   []byte       // the one of them that is in use; both are borrowed
+	r, w  int          // what is between them in buf was read, and not returned
+	err   error        // that came with the last of it
 	next  eventBounds
 }
 
@@ -43,9 +43,13 @@ type eventBounds struct {
 	whole    bool
 }
 
-// keptEvent is how much room for events there is for as long as a stream is open, in bytes: for some usual
-// ones. The first event of a stream may have the ids of a whole prompt.
+// keptEvent is how much room there is for usual events, in bytes. The first event of a stream may have the ids of a
+// whole prompt.
 const keptEvent = 2 << 10
+
+type usualBuffer [keptEvent]byte
+
+var usualBuffers = sync.Pool{New: func() any { return new(usualBuffer) }}
 
 // longSizes are how long a buffer is that is borrowed for a longer event, in bytes. The last has room for more
 // than MaxEvent.
@@ -55,6 +59,67 @@ var longSizes = [...]int{16 << 10, 512 << 10, 4 << 20, MaxEvent + 16<<10}
 var longBuffers [2]sync.Pool
 
 func NewEventReader(r io.Reader) *EventReader { return &EventReader{from: r} }
+
+// lateReader is a reader that takes the memory which it reads into once something is there. It may return nothing, and
+// no error.
+type lateReader interface {
+	ReadLate(room interface {
+		Take() []byte
+		Release()
+	}) (int, error)
+}
+
+// Await waits until something of the next event is here, where nothing is and the reader can do that without a buffer;
+// else Read waits. Events that were returned are gone then.
+func (s *EventReader) Await() {
+	late, is := s.from.(lateReader)
+	if !is || s.err != nil || s.r < s.w {
+		return
+	}
+	s.giveBackRoom()
+	n, err := late.ReadLate((*lateRoom)(s))
+	s.w, s.err = s.w+n, err
+	if n == 0 {
+		(*lateRoom)(s).Release()
+	}
+}
+
+// lateRoom is an EventReader of which nothing is left to be read.
+type lateRoom EventReader
+
+func (l *lateRoom) Take() []byte {
+	s := (*EventReader)(l)
+	s.takeUsual()
+	s.r, s.w = 0, 0
+	return s.buf
+}
+
+func (l *lateRoom) Release() { (*EventReader)(l).releaseUsual() }
+
+// takeUsual takes the buffer for usual events, unless there is one.
+func (s *EventReader) takeUsual() {
+	if s.usual == nil {
+		s.usual = usualBuffers.Get().(*usualBuffer)
+		s.buf = s.usual[:]
+	}
+}
+
+// releaseUsual gives it back. Nothing is in it, and it is in use.
+func (s *EventReader) releaseUsual() {
+	if s.usual != nil {
+		usualBuffers.Put(s.usual)
+		s.usual, s.buf, s.r, s.w = nil, nil, 0, 0
+	}
+}
+
+// Close gives all memory back, and with it the events that were returned. It is for after the last Read.
+func (s *EventReader) Close() {
+	s.r, s.w = 0, 0
+	if s.long != nil {
+		s.moveTo(nil)
+	}
+	s.releaseUsual()
+}
 
 // Read returns the next event that carries data; comments before it are part of
 // its Raw. io.EOF says that the stream ended between events, ErrUnexpectedEOF
@@ -135,11 +200,8 @@ func (s *EventReader) fill() (n int, err error) {
 		err, s.err = s.err, nil
 		return 0, err
 	}
-	switch {
-	case s.usual == nil:
-		s.usual = make([]byte, keptEvent)
-		s.buf = s.usual
-	case s.r > 0:
+	s.takeUsual()
+	if s.r > 0 {
 		s.r, s.w = 0, copy(s.buf, s.buf[s.r:s.w])
 	}
 	if s.w == len(s.buf) {
@@ -161,7 +223,7 @@ func (s *EventReader) giveBackRoom() {
 
 // moveTo goes on in another buffer that is borrowed, nil: in the one for usual events.
 func (s *EventReader) moveTo(long *[]byte) {
-	to := s.usual
+	to := s.usual[:]
 	if long != nil {
 		to = *long
 	}
@@ -191,6 +253,7 @@ func longerBuffer(than int) *[]byte {
 func Events(piece []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		in := NewEventReader(bytes.NewReader(piece))
+		defer in.Close()
 		for {
 			ev, err := in.Read()
 			if err != nil || !yield(ev.Data) {

@@ -215,3 +215,98 @@ func TestEventReader_EndsWhereNothingComes(t *testing.T) {
 type never struct{}
 
 func (never) Read([]byte) (int, error) { return 0, nil }
+
+// lateStream is a reader that takes room late: what it says comes in pieces, with an error behind or with the last.
+type lateStream struct {
+	t        *testing.T
+	in       *EventReader
+	pieces   []string
+	end      error
+	withLast bool
+}
+
+func (l *lateStream) Read(p []byte) (n int, err error) {
+	if len(l.pieces) == 0 {
+		return 0, l.end
+	}
+	n = copy(p, l.pieces[0])
+	if l.pieces[0] = l.pieces[0][n:]; l.pieces[0] == "" {
+		l.pieces = l.pieces[1:]
+	}
+	if len(l.pieces) == 0 && l.withLast {
+		err = l.end
+	}
+	return n, err
+}
+
+func (l *lateStream) ReadLate(room interface {
+	Take() []byte
+	Release()
+}) (int, error) {
+	room.Take()
+	room.Release() // it waits
+	if l.in.usual != nil || l.in.long != nil {
+		l.t.Error("it waits with a buffer")
+	}
+	if len(l.pieces) > 0 && l.pieces[0] == "" { // the end of a chunk
+		l.pieces = l.pieces[1:]
+		return 0, nil
+	}
+	n, err := l.Read(room.Take())
+	if n == 0 {
+		room.Release()
+	}
+	return n, err
+}
+
+// Events are the same where they are waited for, wherever they are cut, and whatever ends them.
+func TestEventReader_Awaits(t *testing.T) {
+	long := "data: " + strings.Repeat("1,", 200<<10) + "\n\n"
+	for _, text := range []string{sampleStream, long + "data: a\n\n", sampleStream + "data: {\"tr", ""} {
+		want, raw, wantErr := readAll(strings.NewReader(text))
+		for cut := 0; cut <= len(text); cut += max(1, len(text)/150) {
+			for _, withLast := range []bool{false, true} {
+				l := &lateStream{t: t, pieces: []string{"", text[:cut], "", text[cut:]}, end: io.EOF, withLast: withLast}
+				l.pieces = slices.DeleteFunc(l.pieces, func(s string) bool { return s == "" && cut%2 == 0 })
+				in := NewEventReader(l)
+				l.in = in
+				var data []string
+				var all []byte
+				var err error
+				for err == nil {
+					in.Await()
+					var ev Event
+					if ev, err = in.Read(); err == nil {
+						data, all = append(data, string(ev.Data)), append(all, ev.Raw...)
+					}
+				}
+				if !slices.Equal(data, want) || !bytes.Equal(all, raw) || !errors.Is(err, wantErr) {
+					t.Fatalf("%.40q cut at %d, with last %v: %.99q, %v, want %v", text, cut, withLast, data, err, wantErr)
+				}
+				in.Close()
+				in.Close()
+				if in.usual != nil || in.long != nil || in.buf != nil {
+					t.Fatal("memory is kept")
+				}
+			}
+		}
+	}
+}
+
+// What was read and not returned is not lost by waiting: there is nothing to wait for.
+func TestEventReader_AwaitsNothingThatIsThere(t *testing.T) {
+	l := &lateStream{t: t, pieces: []string{"data: a\n\ndata: b\n\ndata: c"}, end: io.ErrUnexpectedEOF, withLast: true}
+	in := NewEventReader(l)
+	l.in = in
+	for _, want := range []string{"a", "b"} {
+		in.Await()
+		if ev, err := in.Read(); err != nil || string(ev.Data) != want {
+			t.Fatalf("%q, %v", ev.Data, err)
+		}
+	}
+	in.Await()
+	in.Await()
+	if _, err := in.Read(); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("%v", err)
+	}
+}

@@ -24,7 +24,6 @@ type Transcript struct {
 	asked        bool           // the engine was asked for ids
 	text         textTranscript // the answer as text, where that may be continued
 	template     []byte         // a chunk of the first leg, for what must stay the same
-	shown        []byte         // the last one as the client sees it
 	continued    bool           // the chunks are those of a continuation
 	behindFirst  bool           // of a leg that goes on behind prefill's token, of the client's own API
 	textBefore   int            // characters before it, where log-probabilities count them
@@ -107,8 +106,9 @@ func (t *Transcript) ReadPrompt(ids []byte) (ok bool) {
 	return ok
 }
 
-// Record notes what an event says, which c is, and returns it as the client may see it, nil if it may not.
-func (t *Transcript) Record(c *api.Chunk, data []byte) []byte {
+// Record notes what an event says, which c is, and returns it as the client may see it, nil if it may not: perhaps in
+// room, which may grow for it.
+func (t *Transcript) Record(room *[]byte, c *api.Chunk, data []byte) []byte {
 	if !t.asked && !t.continued {
 		t.beyondIDs = true
 		if !t.text.supported {
@@ -135,8 +135,8 @@ func (t *Transcript) Record(c *api.Chunk, data []byte) []byte {
 	if t.showIDs {
 		return data
 	}
-	t.shown = c.Without(t.shown[:0], data)
-	return t.shown
+	*room = c.Without((*room)[:0], data)
+	return *room
 }
 
 // recordChunk keeps what a chunk says of prompt and answer.

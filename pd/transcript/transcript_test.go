@@ -95,7 +95,7 @@ func TestTranscript_WhoContinuesTextIsNotAskedForIDs(t *testing.T) {
 func (t *Transcript) recordAt(data []byte) []byte {
 	var c api.Chunk
 	t.req.Dialect.ReadEvent(data, &c, t)
-	return t.Record(&c, data)
+	return t.Record(new([]byte), &c, data)
 }
 
 // The ids of the prompt are those of the event that has them first, whether they are read with the event or from
@@ -131,12 +131,13 @@ func TestReadPrompt_TheIDsAreTheEvents(t *testing.T) {
 
 // An event that brings a token is read, kept and cut without an allocation.
 func TestRecord_AnEventAllocatesNothing(t *testing.T) {
+	var room []byte
 	event := []byte(`{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null,"token_ids":[48113]}]}`)
 	s := Transcript{req: Request{Dialect: api.Chat}, asked: true}
 	var c api.Chunk
 	if n := testing.AllocsPerRun(100, func() {
 		api.Chat.ReadEvent(event, &c, &s)
-		if len(s.Record(&c, event)) == 0 || len(s.answer) == 0 {
+		if len(s.Record(&room, &c, event)) == 0 || len(s.answer) == 0 {
 			t.Fatal("it is not recorded")
 		}
 		s.answer = s.answer[:0]
@@ -151,10 +152,11 @@ func BenchmarkTranscript_Event(b *testing.B) {
 	event := []byte(`{"id":"chatcmpl-tandem-5b0c1c9e","object":"chat.completion.chunk","created":1763640000,"model":"test-model","choices":[{"index":0,"delta":{"content":" bicycle"},"logprobs":null,"finish_reason":null,"token_ids":[48113]}],"prompt_token_ids":null}`)
 	s := Transcript{req: Request{Dialect: api.Chat}, asked: true}
 	var c api.Chunk
+	var room []byte
 	b.ReportAllocs()
 	for b.Loop() {
 		api.Chat.ReadEvent(event, &c, &s)
-		s.Record(&c, event)
+		s.Record(&room, &c, event)
 		s.answer = s.answer[:0]
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+
+	"github.com/tandem-gateway/tandem/pd/enginehttp/socket"
 )
 
 // body is the body of an answer. It reads the connection into the buffers that it is given.
@@ -51,9 +53,13 @@ func (e *exchange) begin(resp *http.Response, how framing, in *buffer, keep bool
 const directRead = 512
 
 // Read reads what is there, or waits for it.
-func (b *body) Read(p []byte) (n int, err error) {
+func (b *body) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.read(p)
+}
+
+func (b *body) read(p []byte) (n int, err error) {
 	switch {
 	case b.closed.Load():
 		return 0, http.ErrBodyReadAfterClose
@@ -67,6 +73,11 @@ func (b *body) Read(p []byte) (n int, err error) {
 	} else {
 		n, err = b.readPlain(p)
 	}
+	return b.settle(n, err)
+}
+
+// settle is what a read returns, which ended the body if there is an error.
+func (b *body) settle(n int, err error) (int, error) {
 	if err != nil {
 		b.fail(err)
 		if n == 0 {
@@ -74,6 +85,29 @@ func (b *body) Read(p []byte) (n int, err error) {
 		}
 	}
 	return n, nil
+}
+
+// ReadLate is Read for who may wait for hours: it reads into room that it takes once something is there. Where that is
+// nothing of the body, as the end of a chunk, it returns nothing, and no error.
+func (b *body) ReadLate(room socket.Room) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.how != byChunks || b.in != nil || b.full || b.err != nil || b.closed.Load() {
+		return b.read(room.Take())
+	}
+	received, err := b.c.readLate(room)
+	return b.takeReceived(room.Take(), received, err)
+}
+
+// takeReceived is the end of ReadLate, in whose frame a stream waits.
+//
+//go:noinline
+func (b *body) takeReceived(p []byte, received int, reading error) (int, error) {
+	n, more, err := b.decodeInPlace(p, received, reading)
+	if err == nil && b.chunks.state == chunksEnd {
+		err = b.endChunks(more)
+	}
+	return b.settle(n, err)
 }
 
 // readPlain reads a body with a length, or one that ends with the connection.
@@ -105,11 +139,7 @@ func (b *body) readChunks(p []byte) (n int, err error) {
 			return n, err
 		}
 		if b.chunks.state == chunksEnd {
-			if err := b.readTrailers(); err != nil {
-				return n, err
-			}
-			b.keep = b.keep && !more
-			return n, b.complete()
+			return n, b.endChunks(more)
 		}
 		if n > 0 {
 			return n, nil
@@ -121,11 +151,8 @@ func (b *body) readChunks(p []byte) (n int, err error) {
 func (b *body) decode(p []byte) (n int, more bool, err error) {
 	var used int
 	if b.in == nil && len(p) >= directRead && (!b.full || len(p) > bufferSize) {
-		raw, reading := b.c.Read(p)
-		b.full = raw == len(p)
-		n, used, err = b.chunks.decode(p, p[:raw])
-		more = used < raw
-		return n, more, b.firstOf(err, reading)
+		received, reading := b.c.Read(p)
+		return b.decodeInPlace(p, received, reading)
 	}
 	var reading error
 	if b.in == nil {
@@ -137,6 +164,22 @@ func (b *body) decode(p []byte) (n int, more bool, err error) {
 	b.in.r += used
 	b.releaseEmpty()
 	return n, b.in != nil, b.firstOf(err, reading)
+}
+
+// decodeInPlace takes chunks apart that were received into p.
+func (b *body) decodeInPlace(p []byte, received int, reading error) (n int, more bool, err error) {
+	b.full = received == len(p)
+	n, used, err := b.chunks.decode(p, p[:received])
+	return n, used < received, b.firstOf(err, reading)
+}
+
+// endChunks ends the body behind its last chunk, where more follows or not: io.EOF if all is well.
+func (b *body) endChunks(more bool) error {
+	if err := b.readTrailers(); err != nil {
+		return err
+	}
+	b.keep = b.keep && !more
+	return b.complete()
 }
 
 // firstOf is the error that a read and the chunks in it come to. What has ended did not fail.

@@ -130,6 +130,15 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// readLate is Read into room that is taken once something is there.
+func (c *conn) readLate(room socket.Room) (int, error) {
+	n, err := socket.ReadLate(c.Conn, room)
+	if c.aborted.Load() {
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
 var longAgo = time.Unix(1, 0)
 
 // isQuiet reports whether an idle connection can take a request: it is open, and the server has sent

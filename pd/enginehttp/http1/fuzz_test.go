@@ -35,7 +35,8 @@ type read struct {
 	inHead bool
 }
 
-func readOwn(answer []byte, method string, step int) (got read) {
+// readOwn reads an answer that comes in pieces of so many bytes, 0 for at once; late: into room that is taken late.
+func readOwn(answer []byte, method string, step int, late bool) (got read) {
 	conn := newScripted(string(answer), io.EOF, step)
 	transport := &Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}
 	req, _ := http.NewRequest(method, "http://engine/", http.NoBody)
@@ -44,11 +45,26 @@ func readOwn(answer []byte, method string, step int) (got read) {
 		return read{err: err, inHead: true}
 	}
 	got.status, got.header = resp.StatusCode, resp.Header
-	got.body, got.err = io.ReadAll(resp.Body)
+	from := io.Reader(resp.Body)
+	if b, is := from.(*body); is && late {
+		from = lateReader{b}
+	}
+	got.body, got.err = io.ReadAll(from)
 	_ = resp.Body.Close()
 	transport.CloseIdleConnections()
 	return got
 }
+
+// lateReader reads a body into room that is taken late.
+type lateReader struct{ *body }
+
+func (r lateReader) Read(p []byte) (int, error) { return r.ReadLate(room(p)) }
+
+// room is given, and so it may be taken at any time.
+type room []byte
+
+func (r room) Take() []byte { return r }
+func (r room) Release()     {}
 
 func readOracle(answer []byte, method string) (got read) {
 	in := bufio.NewReader(bytes.NewReader(answer))
@@ -79,9 +95,11 @@ func FuzzResponse(f *testing.F) {
 		if head {
 			method = http.MethodHead
 		}
-		own, oracle := readOwn(answer, method, 0), readOracle(answer, method)
-		if again := readOwn(answer, method, 1); again.status != own.status || !reflect.DeepEqual(again.header, own.header) || !bytes.Equal(again.body, own.body) || (again.err == nil) != (own.err == nil) {
-			t.Errorf("at once %+v\nbyte by byte %+v", own, again)
+		own, oracle := readOwn(answer, method, 0, false), readOracle(answer, method)
+		for how, again := range map[string]read{"byte by byte": readOwn(answer, method, 1, false), "late": readOwn(answer, method, 0, true), "late, byte by byte": readOwn(answer, method, 1, true)} {
+			if again.status != own.status || !reflect.DeepEqual(again.header, own.header) || !bytes.Equal(again.body, own.body) || (again.err == nil) != (own.err == nil) {
+				t.Errorf("at once %+v\n%s %+v", own, how, again)
+			}
 		}
 		if oracle.err != nil && own.err == nil {
 			t.Errorf("it takes %d %q; net/http: %v", own.status, own.body, oracle.err)

@@ -21,3 +21,20 @@ func TCP(conn net.Conn) *net.TCPConn {
 	}
 	return nil
 }
+
+// Room is memory for what is read. Take returns it, and the same until Release, which lets go of it: nothing was read
+// into it.
+type Room = interface {
+	Take() []byte
+	Release()
+}
+
+// ReadLate is Read into room that is taken once there is something to read: who waits for hours holds none. What else
+// than a connection of Of is read as ever.
+func ReadLate(conn net.Conn, room Room) (int, error) {
+	late, is := conn.(interface{ readLate(Room) (int, error) })
+	if !is {
+		return conn.Read(room.Take())
+	}
+	return late.readLate(room)
+}

@@ -25,6 +25,7 @@ type conn struct {
 type transfer struct {
 	mu   sync.Mutex // held for all of it
 	p    []byte
+	room Room // nil: p is given
 	n    int
 	fail syscall.Errno // 0: none
 }
@@ -61,6 +62,23 @@ func (c *conn) Read(p []byte) (int, error) {
 	return t.n, nil
 }
 
+// readLate is Read into room.
+func (c *conn) readLate(room Room) (int, error) {
+	t := &c.in
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.room, t.n, t.fail = room, 0, 0
+	err := c.raw.Read(c.receives)
+	t.room, t.p = nil, nil
+	if err != nil || t.fail != 0 {
+		return 0, c.failure(err, t.fail, "read")
+	}
+	if t.n == 0 {
+		return 0, io.EOF
+	}
+	return t.n, nil
+}
+
 // Write writes all of p, and waits where the socket takes no more of it.
 func (c *conn) Write(p []byte) (int, error) {
 	if len(p) == 0 {
@@ -80,11 +98,18 @@ func (c *conn) Write(p []byte) (int, error) {
 
 // receive reads once. It is false where nothing is there yet.
 func (t *transfer) receive(fd uintptr) (done bool) {
+	if t.room != nil {
+		t.p = t.room.Take()
+	}
 	n, err := call(syscall.SYS_RECVFROM, fd, t.p, 0)
 	switch err {
 	case 0:
 		t.n = n
 	case syscall.EAGAIN:
+		if t.room != nil {
+			t.p = nil
+			t.room.Release()
+		}
 		return false
 	default:
 		t.fail = err
