@@ -199,7 +199,7 @@ func TestRun_AHandoffThatNobodySawGoesToTheNextDecode(t *testing.T) {
 			for f.metric("tandem_retries_total") == 0 && tries < 40 {
 				tries++
 				if got := f.served(req); got.text != want || got.Prefill == "" {
-					t.Fatalf("%q by %q and %q, want %q", got.text, got.Prefill, got.Decode, want)
+					t.Fatalf("%s %d, stream %v, try %d: %q by %q and %q, want %q by a pair, spans %v", c.fault.Kind, c.fault.Status, stream, tries, got.text, got.Prefill, got.Decode, want, f.steps())
 				}
 			}
 			f.decode[0].ClearFaults()

@@ -97,6 +97,7 @@ func TestRun_BoundLateAClientThatLeavesWaitsNoMore(t *testing.T) {
 	for cause, want := range map[string]error{"it leaves": context.Canceled, "its deadline": queue.ErrDeadline, "the longest wait": queue.ErrTimeout} {
 		ctx, leave := context.WithCancel(t.Context())
 		req := f.asks(api.Chat, more(api.Chat, false))
+		f.Binder.Late.maxWait = time.Minute
 		switch cause {
 		case "its deadline":
 			req.Deadline = time.Now().Add(30 * time.Millisecond)
