@@ -8,9 +8,12 @@ import (
 
 // CanPack reports whether Pack keeps all of the candidates that Explain reads. A table of hardware is shared by many
 // decisions, and is not packed with each.
-func (f *Candidates) CanPack() bool { return f.Shares == nil }
+func (f *Candidates) CanPack() bool {
+	return f.Shares == nil && (f.Links == nil || len(f.Links.Latency) == len(f.Prefill)*len(f.Decode))
+}
 
-// Pack writes or reads all that Explain reads.
+// Pack writes or reads all that Explain reads: neither what only links or classes of hardware follow from, nor how well
+// curves are known, which speeds were judged by before the choice.
 func (f *Candidates) Pack(x *packing.Coder) {
 	for i := range packing.Slice(x, &f.Prefill) {
 		f.Prefill[i].pack(x)
@@ -23,25 +26,54 @@ func (f *Candidates) Pack(x *packing.Coder) {
 		return
 	}
 	if x.Reads() {
-		f.Links = &order.LinkTable{}
-	}
-	for i := range packing.Slice(x, &f.Links.Latency) {
-		x.Float(&f.Links.Latency[i])
-	}
-	for i := range packing.Slice(x, &f.Links.SecondsPerByte) {
-		x.Float(&f.Links.SecondsPerByte[i])
+		f.Links = order.NewLinkTable(len(f.Prefill), len(f.Decode))
 	}
 	x.Float(&f.Links.Fastest)
+	for p := range f.Prefill {
+		packRow(x, f.Links, p, len(f.Decode))
+	}
+}
+
+// packRow writes or reads the links of a prefill server: which one before it has the same, else how many decode
+// servers in turn have the same link. In a fleet all of whose links are alike it is a byte. Others may read the table
+// that is written down.
+func packRow(x *packing.Coder, l *order.LinkTable, p, decodes int) {
+	first := p
+	if !x.Reads() {
+		first = l.First(p)
+	}
+	packing.Int(x, &first)
+	latency, perByte := l.Latency[p*decodes:][:decodes], l.SecondsPerByte[p*decodes:][:decodes]
+	switch {
+	case first == p:
+		packRuns(x, latency, perByte)
+	case x.Reads():
+		copy(latency, l.Latency[first*decodes:])
+		copy(perByte, l.SecondsPerByte[first*decodes:])
+	}
+}
+
+func packRuns(x *packing.Coder, latency, perByte []float64) {
+	for d := 0; d < len(latency); {
+		next := d + 1
+		if !x.Reads() {
+			for next < len(latency) && latency[next] == latency[d] && perByte[next] == perByte[d] {
+				next++
+			}
+		}
+		packing.Int(x, &next)
+		x.Float(&latency[d])
+		x.Float(&perByte[d])
+		for i := d + 1; i < next && x.Reads(); i++ {
+			latency[i], perByte[i] = latency[d], perByte[d]
+		}
+		d = next
+	}
 }
 
 func (c *Candidate) pack(x *packing.Coder) {
 	packing.Text(x, &c.ID)
-	x.Uint(&c.Class)
-	packing.Text(x, &c.Topology.Host)
-	packing.Text(x, &c.Topology.Rack)
-	packing.Text(x, &c.Topology.Zone)
 	x.Bool(&c.Both)
-	packing.Int(x, &c.Kind)
 	packing.Int(x, &c.Group)
 	x.Bool(&c.Excluded)
 	x.Bool(&c.NoPair)
@@ -65,10 +97,6 @@ func (c *Candidate) pack(x *packing.Coder) {
 	packing.Int(x, &c.FirstBlock)
 	packCurve(x, &c.Prefill)
 	packCurve(x, &c.Step)
-	x.Float(&c.PrefillKnown)
-	x.Float(&c.StepKnown)
-	x.Float(&c.PrefillError)
-	x.Float(&c.StepError)
 	packing.Int(x, &c.Running)
 	packing.Int(x, &c.Decodes)
 	packing.Int(x, &c.KVUsed)

@@ -2,19 +2,24 @@ package decision
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pd/packing"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
 // notPacked are the fields that are not read of a decision on a request that has ended: what is computed anew when it
 // is explained, and what the choice alone asked.
-var notPacked = []string{"Evidence", "Shares", "nextStep", "reference", "referenceStep", "firstAlike"}
+var notPacked = []string{
+	"Evidence", "Shares", "nextStep", "reference", "referenceStep", "firstAlike",
+	"Class", "Topology", "Kind", "PrefillKnown", "StepKnown", "PrefillError", "StepError",
+}
 
 // fill sets each field that is packed to a value of its own.
 func fill(t *testing.T, v reflect.Value, next *int) {
@@ -24,6 +29,12 @@ func fill(t *testing.T, v reflect.Value, next *int) {
 	case reflect.Struct:
 		if v.Type() == reflect.TypeFor[time.Time]() {
 			v.Set(reflect.ValueOf(time.Unix(int64(*next), 5)))
+			return
+		}
+		if v.Type() == reflect.TypeFor[order.LinkTable]() { // of the two servers of each role
+			v.Set(reflect.ValueOf(order.LinkTable{
+				Latency: []float64{0.1, 0.1, 0.2, math.Inf(1)}, SecondsPerByte: []float64{0.3, 0.3, 0.4, 0.4}, Fastest: 0.5,
+			}))
 			return
 		}
 		for i := range v.NumField() {
@@ -126,17 +137,48 @@ func TestRecords_PacksALongOne(t *testing.T) {
 	}
 }
 
-// What it takes to remember a decision that has ended, and how many bytes that is.
+// What it takes to remember a decision that has ended, and how many bytes that is, with what it chose from: one server,
+// or as many prefill as decode servers, in four racks, that are known as each choice knows them anew.
 func BenchmarkRecords_Add(b *testing.B) {
-	d := NewRecords(time.Hour, 32<<20)
-	var choice Choice
-	decode := cost.Candidate{ID: "127.0.0.1:8001", Queued: 3, Running: 60, KVUsed: 100_000, Prefill: pools.Default().Prefill, Step: pools.Default().Step}
-	choice.Candidates.Decode, choice.Chosen.Decode = []cost.Candidate{decode}, decode.ID
-	b.ReportAllocs()
-	for i := range b.N {
-		id := fmt.Sprint(i)
-		d.Add(Record{RequestID: id, At: arrived, Choices: []Choice{choice}, Outcome: "served"})
-		d.Complete(id, arrived, 0, Measured{Whole: time.Second}, "")
+	for _, n := range []int{0, 8, 16, 32, 64} {
+		b.Run(fmt.Sprintf("%dx%d", n, max(n, 1)), func(b *testing.B) {
+			d := NewRecords(time.Hour, 32<<20)
+			choice := Choice{Candidates: cost.Candidates{Prefill: busyServers(n), Decode: busyServers(max(n, 1)), Links: order.NewLinkTable(n, max(n, 1))}}
+			choice.Chosen.Decode = choice.Candidates.Decode[0].ID
+			for i := range choice.Candidates.Links.Latency {
+				choice.Candidates.Links.Latency[i], choice.Candidates.Links.SecondsPerByte[i] = 0.0003, 1/23.1e9
+				if i/n%4 == i%n%4 {
+					choice.Candidates.Links.SecondsPerByte[i] = 1 / 46.3e9
+				}
+			}
+			choice.Candidates.Links.Group(max(n, 1))
+			b.ReportAllocs()
+			for i := range b.N {
+				id, now := fmt.Sprint(i), choice
+				now.Candidates.Prefill, now.Candidates.Decode = slices.Clone(choice.Candidates.Prefill), slices.Clone(choice.Candidates.Decode)
+				d.Add(Record{RequestID: id, At: arrived, Choices: []Choice{now}, Outcome: "served"})
+				d.Complete(id, arrived, 0, Measured{Whole: time.Second}, "")
+			}
+			b.ReportMetric(float64(d.used)/float64(len(d.kept)), "bytes/decision")
+		})
 	}
-	b.ReportMetric(float64(d.used)/float64(len(d.kept)), "bytes/decision")
+}
+
+// busyServers are servers with curves of their own.
+func busyServers(n int) (all []cost.Candidate) {
+	for i := range n {
+		c := cost.Candidate{
+			ID: fmt.Sprintf("10.0.0.%d:8000", i), Class: 0x9e3779b97f4a7c15, Topology: cost.Topology{Rack: fmt.Sprint("r", i%4), Zone: "z1"},
+			Queue: 12_345_678, Queued: 3, Running: 60, Decodes: 5, KVUsed: 123_456, KVFree: 54_321, KVKnown: true, KVBytesPerToken: 131_072,
+			Prefill: pools.Default().Prefill, Step: pools.Default().Step, PrefillKnown: 0.93, StepKnown: 0.87, PrefillError: 0.03, StepError: 0.02,
+		}
+		for k := range c.Prefill {
+			c.Prefill[k] *= 1 + float64(i)/97
+		}
+		for k := range c.Step {
+			c.Step[k] *= 1 + float64(i)/89
+		}
+		all = append(all, c)
+	}
+	return all
 }

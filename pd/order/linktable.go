@@ -87,8 +87,8 @@ func (l *LinkTable) row(p, decodes int) pairLinks {
 	return pairLinks{l.Latency[from:to], l.SecondsPerByte[from:to]}
 }
 
-// first is the first prefill server with the same links as p.
-func (l *LinkTable) first(p int) int {
+// First is the first prefill server with the same links as p, as far as Group has found them.
+func (l *LinkTable) First(p int) int {
 	if len(l.firstAlike) == 0 {
 		return p
 	}

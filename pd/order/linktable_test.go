@@ -20,13 +20,13 @@ func TestLinkTable_GroupsWhatIsAlike(t *testing.T) {
 	}
 	links.Group(2)
 	for p, want := range []int{0, 1, 0, 3, 1, 0} {
-		if got := links.first(p); got != want {
+		if got := links.First(p); got != want {
 			t.Errorf("server %d is like %d, want %d", p, got, want)
 		}
 	}
 	links.Resize(len(rows), 2) // anything may be in it now
 	for p := range rows {
-		if got := links.first(p); got != p {
+		if got := links.First(p); got != p {
 			t.Errorf("server %d is like %d before they are grouped", p, got)
 		}
 	}

@@ -180,7 +180,7 @@ func (t *Ticket) derive(links *LinkTable) {
 	t.only, t.leastReference, t.leastBatch = -1, 0, 0
 	for p, seconds := range t.Prefill {
 		on := t.costOn(p)
-		if alike := links.first(p); alike < p {
+		if alike := links.First(p); alike < p {
 			on.leastTransfer = t.onPrefill[alike].leastTransfer
 		} else {
 			on.leastTransfer = t.leastTransferFrom(links, p)

@@ -33,6 +33,10 @@ func (c *Coder) Data() []byte { return c.data }
 // Uint is a number that is not negative.
 func (c *Coder) Uint(p *uint64) {
 	if !c.reads {
+		if *p < 0x80 { // as most are
+			c.data = append(c.data, byte(*p))
+			return
+		}
 		c.data = binary.AppendUvarint(c.data, *p)
 		return
 	}
@@ -48,12 +52,19 @@ func Int[T ~int | ~int64](c *Coder, p *T) {
 	}
 }
 
-// Float is a number with a fraction. The bytes of its bits are turned round: a round one ends in zeros.
+// Float is a number with a fraction: its leading bytes, behind how many there are. A round one ends in bytes of zero.
 func (c *Coder) Float(p *float64) {
-	v := bits.ReverseBytes64(math.Float64bits(*p))
-	if c.Uint(&v); c.reads {
-		*p = math.Float64frombits(bits.ReverseBytes64(v))
+	if !c.reads {
+		v := math.Float64bits(*p)
+		n := 8 - bits.TrailingZeros64(v)/8
+		c.data = binary.BigEndian.AppendUint64(append(c.data, byte(n)), v)
+		c.data = c.data[:len(c.data)-8+n]
+		return
 	}
+	var leading [8]byte
+	n := 1 + int(c.data[0])
+	copy(leading[:], c.data[1:n])
+	*p, c.data = math.Float64frombits(binary.BigEndian.Uint64(leading[:])), c.data[n:]
 }
 
 // Bool is a truth.
