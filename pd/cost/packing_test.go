@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -107,4 +108,20 @@ func TestCandidates_ExplainedAlikeOncePacked(t *testing.T) {
 	if got := m.Explain(r, packed, chosen, 1000); len(want) < 64 || !slices.Equal(got, want) {
 		t.Errorf("%+v\nwant %+v", got, want)
 	}
+}
+
+// Others may read candidates and their links while they are packed: the race detector sees any that is written.
+func TestCandidates_PackOnlyReads(t *testing.T) {
+	f := largeFleet(4)
+	var both sync.WaitGroup
+	for range 2 {
+		both.Go(func() {
+			w := packing.Writer(nil)
+			f.Pack(&w)
+			if len(w.Data()) == 0 {
+				t.Error("nothing is packed")
+			}
+		})
+	}
+	both.Wait()
 }
