@@ -61,13 +61,13 @@ func TestPercent_LetsASmallHeapGrow(t *testing.T) {
 	for live, want := range map[uint64][2]int{
 		0: {1200, 1600}, 1 << 20: {1200, 1600}, unhurried / 10: {750, 1000}, unhurried: {90, 100}, 100 * unhurried: {50, 50}, math.MaxUint64: {50, 50},
 	} {
-		if got := percentFor(live, math.Inf(1)); got < want[0] || got > want[1] {
+		if got := percentFor(live, unhurried, math.Inf(1)); got < want[0] || got > want[1] {
 			t.Errorf("%d bytes alive: %d %%, want %v", live, got, want)
 		}
 	}
 	seen := map[int]bool{}
 	for live := uint64(1 << 20); live < 2*unhurried; live += 64 << 10 {
-		seen[percentFor(live, math.Inf(1))] = true
+		seen[percentFor(live, unhurried, math.Inf(1))] = true
 	}
 	if len(seen) > 18 {
 		t.Errorf("%d targets between 1 and 128 MB", len(seen))
@@ -147,8 +147,47 @@ func TestTarget_FollowsThePace(t *testing.T) {
 			t.Errorf("%s: %d %%, want %d to %d", step.name, c.percent, step.least, step.most)
 		}
 	}
-	if got := percentFor(1<<20, 0); got < 300 {
+	if got := percentFor(1<<20, unhurried, 0); got < 300 {
 		t.Errorf("1 MB alive that does not grow: %d %%", got)
+	}
+}
+
+// A heap in which much stays is collected often, so that what stays lies densely; one in which next to nothing does has
+// its full room again after two collections. What is too little to judge by changes nothing.
+func TestRoom_FollowsWhatStays(t *testing.T) {
+	const mb = 1 << 20
+	for _, c := range []struct {
+		name            string
+		room, allocated uint64
+		grown           int64
+		want            uint64
+	}{
+		{"as it begins, requests come and go", cautious, 16 * mb, mb, 2 * cautious},
+		{"again", 2 * cautious, 32 * mb, mb, unhurried},
+		{"it has its full room", unhurried, 64 * mb, -3 * mb, unhurried},
+		{"streams open", unhurried, 64 * mb, 12 * mb, cautious},
+		{"they open still", cautious, 16 * mb, 4 * mb, cautious},
+		{"they close", cautious, 16 * mb, -4 * mb, 2 * cautious},
+		{"a collection at rest", unhurried, mb, mb, unhurried},
+		{"another", cautious, mb, -9 * mb, cautious},
+	} {
+		if got := roomFor(c.room, c.allocated, c.grown); got != c.want {
+			t.Errorf("%s: %d MB, want %d", c.name, got/mb, c.want/mb)
+		}
+	}
+	now := time.Now()
+	c := newTarget(now, heap{live: 5 * mb})
+	for allocated := uint64(20 * mb); allocated <= 60*mb; allocated += 20 * mb {
+		c.afterCollection(now, heap{live: 5 * mb, allocated: allocated})
+	}
+	full := c.percent
+	c.afterCollection(now, heap{live: 15 * mb, allocated: 100 * mb})
+	if opening := percentFor(15*mb, cautious, math.Inf(1)); full != percentFor(5*mb, unhurried, math.Inf(1)) || c.percent != opening {
+		t.Errorf("%d %%, then %d", full, c.percent)
+	}
+	c.room = unhurried
+	if !c.look(now.Add(time.Hour), heap{live: 15 * mb, allocated: 100 * mb, unused: 40 * mb}) || c.room != cautious {
+		t.Errorf("at rest it has room for %d MB", c.room/mb)
 	}
 }
 
@@ -164,7 +203,8 @@ func TestTarget_GivesBackWhatABurstLeft(t *testing.T) {
 		{"a thousand streams opened", heap{live: 25 * mb, unused: 40 * mb}, mb, true},
 		{"they open still", heap{live: 25 * mb, unused: 40 * mb}, 20 * mb, false},
 		{"a thousand opened whose bodies came back", heap{live: 33 * mb, unused: 12 * mb}, mb, true},
-		{"little is left", heap{live: 5 * mb, unused: 7 * mb}, 0, false},
+		{"a hundred opened", heap{live: 6 * mb, unused: 5 * mb}, 0, true},
+		{"little is left", heap{live: 5 * mb, unused: 3 * mb}, 0, false},
 		{"little beside what is alive", heap{live: 400 * mb, unused: 90 * mb}, 0, false},
 		{"a heap for which it takes long", heap{live: 900 * mb, unused: 600 * mb}, 0, false},
 	} {

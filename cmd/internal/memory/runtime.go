@@ -21,6 +21,10 @@ const share = 0.9
 // heap is small beside what it allocates: without this the collector runs tens of times a second.
 const unhurried = 64 << 20
 
+// cautious is that size, in bytes, while much of what is allocated stays, as where streams open. What stays lies
+// densely then: it takes the places of what has become garbage meanwhile, and not every fourth one in a fresh page.
+const cautious = 16 << 20
+
 // slack is how much any heap may grow, in bytes: less is not worth a collection.
 const slack = 4 << 20
 
@@ -30,8 +34,9 @@ const slack = 4 << 20
 const interval = 2 * time.Second
 
 // leftover is how much memory must be of no use, in bytes, to be given back at once when a heap that grew fast has
-// come to rest: what a thousand streams leave behind when they open. The runtime would take seconds for it.
-const leftover = 8 << 20
+// come to rest: what some hundred streams leave behind when they open. The runtime would take seconds for it, and
+// longer to halve the stacks of streams, which it does as it collects.
+const leftover = slack
 
 // mostAtOnce is up to which size of a heap, in bytes, its memory is given back at once: that takes a few
 // milliseconds for 100 MB.
@@ -69,6 +74,8 @@ type target struct {
 	mu        sync.Mutex // guards all below
 	percent   int
 	pace      float64 // bytes allocated per second
+	room      uint64  // bytes that a small heap may grow: cautious to unhurried
+	live      uint64  // bytes that the last collection left
 	collected reading // at the last collection
 	looked    reading // by watch
 	stopped   bool
@@ -88,7 +95,7 @@ func (r reading) paceTo(next reading) float64 {
 // newTarget returns a target that expects a fast heap until it has seen another one.
 func newTarget(now time.Time, h heap) *target {
 	first := reading{now, h.allocated}
-	return &target{pace: math.Inf(1), collected: first, looked: first}
+	return &target{pace: math.Inf(1), room: cautious, live: h.live, collected: first, looked: first}
 }
 
 // follow sets the target now and after each collection: what becomes garbage at once is cleaned up then.
@@ -109,8 +116,21 @@ func (t *target) afterCollection(now time.Time, h heap) (goesOn bool) {
 		before = t.looked
 	}
 	t.pace = max(t.pace, before.paceTo(next))
-	t.collected = next
+	t.room = roomFor(t.room, next.allocated-t.collected.allocated, int64(h.live-t.live))
+	t.collected, t.live = next, h.live
 	return t.setLocked(h.live)
+}
+
+// roomFor is how much a small heap may grow, in bytes, of which so many were allocated since the last collection and
+// so many more are alive. What says little, since little was allocated, changes nothing.
+func roomFor(room, allocated uint64, grown int64) uint64 {
+	switch {
+	case allocated < cautious/2:
+		return room
+	case grown > int64(allocated/8):
+		return cautious
+	}
+	return min(2*room, unhurried)
 }
 
 // watch looks eight times in an interval, until it is stopped. What a burst leaves behind it gives back.
@@ -148,7 +168,10 @@ func (t *target) look(now time.Time, h heap) (giveBack bool) {
 	next := reading{now, h.allocated}
 	t.pace = t.looked.paceTo(next)
 	t.looked = next
-	return t.setLocked(h.live) && h.isLeftBehind(t.pace)
+	if giveBack = t.setLocked(h.live) && h.isLeftBehind(t.pace); giveBack {
+		t.room = cautious // a heap at rest begins anew
+	}
+	return giveBack
 }
 
 // isLeftBehind reports whether much of the memory is of no use, and will not be soon to a heap that grows by pace
@@ -162,7 +185,7 @@ func (t *target) setLocked(live uint64) (goesOn bool) {
 	if t.stopped {
 		return false
 	}
-	if percent := percentFor(live, t.pace); percent != t.percent {
+	if percent := percentFor(live, t.room, t.pace); percent != t.percent {
 		t.percent = percent
 		debug.SetGCPercent(percent)
 	}
@@ -170,14 +193,14 @@ func (t *target) setLocked(live uint64) (goesOn bool) {
 }
 
 // percentFor is the growth that is allowed to a heap of which so many bytes are alive, and that grows by
-// pace bytes per second: what it grows in an interval, as far as unhurried or by half. Of a large heap most is
+// pace bytes per second: what it grows in an interval, as far as its room or by half. Of a large heap most is
 // buffers of open streams, which have no pointers to follow: collecting twice as often as the runtime would
 // costs little, and what is not collected is memory for each stream. It moves in steps of a quarter, since
 // each change stops all goroutines for a moment.
-func percentFor(live uint64, pace float64) int {
+func percentFor(live, room uint64, pace float64) int {
 	const least, usual, most = 10, 50, 1600
 	alive := max(float64(live), 1)
-	growth := min(max(unhurried, alive/2), max(slack, pace*interval.Seconds()))
+	growth := min(max(float64(room), alive/2), max(slack, pace*interval.Seconds()))
 	percent := int(min(most, max(least, 100*growth/alive)))
 	step := usual
 	for next := step + step/4; next <= percent; next = step + step/4 {
