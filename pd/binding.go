@@ -32,7 +32,7 @@ type binding struct {
 	hits         hits              // of the prompt, on the server that computes it; none where a hand-off is there already
 	choice       decision.Choice   // what it was chosen from
 	upTo         int               // token of the prompt that the next prefill leg goes to; 0: the whole prompt
-	behindCut    *pools.Lease      // for the rest behind upTo, which follows at once; nil: it waits for its turn, or there is none
+	behindCuts   []behindCut       // the rest behind upTo, which follows at once; none: it waits for its turn, or there is none
 	cut          cutPrompt         // pieces so far
 	decodePieces cost.DecodePieces // how decode computes the prompt by itself
 	span         spans.Leg         // of decode's leg
@@ -106,15 +106,15 @@ func (b *binding) release() {
 	if b.prefill != nil {
 		b.prefill.Release()
 	}
-	b.releaseBehindCut()
+	b.releaseBehindCuts()
 	if b.decode != nil {
 		b.decode.Release()
 	}
 }
 
-func (b *binding) releaseBehindCut() {
-	if b.behindCut != nil {
-		b.behindCut.Release()
+func (b *binding) releaseBehindCuts() {
+	for _, behind := range b.behindCuts {
+		behind.prefill.Release()
 	}
 }
 

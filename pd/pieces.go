@@ -23,7 +23,7 @@ import (
 // last leg is that of any request, by the client's own body: what the pieces were wrong about is
 // computed there.
 //
-// What is left at the end, or a prompt too short for that, may be cut once more (cost.Model.Cut), so that most
+// What is left at the end, or a prompt too short for that, may be cut once more (cost.Model.Cuts), so that most
 // of its KV moves while the rest is computed. The rest waits for no turn then.
 
 // begunPrefill is a prompt of which pieces are prefilled, and where.
@@ -38,6 +38,12 @@ type cutPrompt struct {
 	tokens   int           // of the prompt, in them
 	computed int           // of those, what prefill did not have
 	pulled   chan struct{} // closed when decode has what it was to pull so far; nil: nothing
+}
+
+// behindCut is a part of a prompt behind a cut, which has its place on the prefill server from the beginning.
+type behindCut struct {
+	upTo    int // tokens; 0: the whole prompt
+	prefill *pools.Lease
 }
 
 // certainTokens are the leading tokens of a prompt that are known for certain, and are text.
@@ -79,17 +85,18 @@ func (ch *Chooser) pieceEnd(r *bindRequest, v *snapshot, prefill, decode int, no
 	return end
 }
 
-// cutEnd is where a prefill of all that is left of a request's prompt is cut, so that decode pulls what is
-// before that while the rest is computed; 0: it is not.
-func (ch *Chooser) cutEnd(r *bindRequest, v *snapshot, prefill, decode int, now time.Time) int {
+// cutEnds are where a prefill of all that is left of a request's prompt is cut, so that decode pulls what is
+// before a cut while the rest is computed.
+func (ch *Chooser) cutEnds(r *bindRequest, v *snapshot, prefill, decode int, now time.Time) []int {
 	from, to, c := v.prefill[prefill], v.decode[decode], &v.candidates.Prefill[prefill]
 	if r.pieces == 0 || !connector.TakesPieces(from, to) || c.Remote.Tokens > c.Cached.GPU || ch.pieceLosses.Factor(from.ID(), now) != 1 {
-		return 0
+		return nil
 	}
-	if end := ch.Cost.Cut(&v.candidates, prefill, decode, r.req.PromptTokens, blockTokens(from, to)); end <= r.certain {
-		return end
+	ends := ch.Cost.Cuts(&v.candidates, prefill, decode, r.req.PromptTokens, blockTokens(from, to))
+	for len(ends) > 0 && ends[len(ends)-1] > r.certain {
+		ends = ends[:len(ends)-1]
 	}
-	return 0
+	return ends
 }
 
 // pieceWork is what a piece of a prompt, which takes so long whole, is to the server that computes it.
@@ -132,7 +139,7 @@ func (ch *Chooser) claimPrefill(r *bindRequest, v *snapshot, b *binding, prefill
 	work := prefillWork(r, c, b.chosen.Terms.Prefill)
 	if b.upTo = ch.pieceEnd(r, v, prefill, decode, now); b.upTo > 0 {
 		work = ch.pieceWork(c, b.upTo, work.Estimate)
-	} else if end := ch.cutEnd(r, v, prefill, decode, now); end > 0 && ch.claimCut(v, b, prefill, end, work) {
+	} else if ends := ch.cutEnds(r, v, prefill, decode, now); len(ends) > 0 && ch.claimCuts(v, b, prefill, ends, work) {
 		return true
 	}
 	lease, err := v.prefill[prefill].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
@@ -143,25 +150,34 @@ func (ch *Chooser) claimPrefill(r *bindRequest, v *snapshot, b *binding, prefill
 	return true
 }
 
-// claimCut claims a prefill server for a prompt that is cut in two: for what is before the cut, and for the rest
-// which follows at once. False: it refused one of them.
-func (ch *Chooser) claimCut(v *snapshot, b *binding, prefill, end int, whole curve.Work) bool {
-	server, ignoreBreakers := v.prefill[prefill], v.ignoreBreakers || v.prefillPanic
-	first := ch.pieceWork(&v.candidates.Prefill[prefill], end, 0)
-	rest := curve.Work{
-		Tokens: whole.Tokens - end, Computed: max(1, whole.Computed-first.Computed),
-		Estimate: max(0, whole.Estimate-first.Estimate) + first.Shared, Shared: first.Shared,
-	}
-	before, err := server.Claim(pools.Prefill, first, ignoreBreakers)
+// claimCuts claims a prefill server for a prompt that is cut: for what is before the first cut, and for each part
+// behind one. False: it refused one of them.
+func (ch *Chooser) claimCuts(v *snapshot, b *binding, prefill int, ends []int, whole curve.Work) bool {
+	server, ignoreBreakers, c := v.prefill[prefill], v.ignoreBreakers || v.prefillPanic, &v.candidates.Prefill[prefill]
+	work := ch.pieceWork(c, ends[0], 0)
+	lease, err := server.Claim(pools.Prefill, work, ignoreBreakers)
 	if err != nil {
 		return false
 	}
-	behind, err := server.Claim(pools.Prefill, rest, ignoreBreakers)
-	if err != nil {
-		before.Release()
-		return false
+	b.prefill, b.upTo = lease, ends[0]
+	for i, from := range ends {
+		part, upTo := whole, 0
+		if i+1 < len(ends) {
+			upTo = ends[i+1]
+			part = ch.pieceWork(c, upTo, 0)
+		}
+		before := ch.pieceWork(c, from, 0)
+		lease, err := server.Claim(pools.Prefill, curve.Work{
+			Tokens: part.Tokens - from, Computed: max(1, part.Computed-before.Computed),
+			Estimate: max(0, part.Estimate-before.Estimate) + before.Shared, Shared: before.Shared,
+		}, ignoreBreakers)
+		if err != nil {
+			b.release()
+			b.prefill, b.upTo, b.behindCuts = nil, 0, nil
+			return false
+		}
+		b.behindCuts = append(b.behindCuts, behindCut{upTo, lease})
 	}
-	b.prefill, b.behindCut, b.upTo = before, behind, end
 	return true
 }
 
@@ -201,12 +217,12 @@ func (o pieceLegs) prefillPieces(ctx context.Context, st *requestState, b *bindi
 	defer func() { st.bind.begun = nil }()
 	for b.upTo > 0 {
 		if failed := o.prefillPiece(ctx, st, b); failed != nil {
-			b.releaseBehindCut()
+			b.releaseBehindCuts()
 			return failed
 		}
-		if b.behindCut != nil { // it has its place already
-			b.prefill, b.behindCut, b.upTo = b.behindCut, nil, 0
-			return nil
+		if len(b.behindCuts) > 0 { // what is next has its place already
+			b.prefill, b.upTo, b.behindCuts = b.behindCuts[0].prefill, b.behindCuts[0].upTo, b.behindCuts[1:]
+			continue
 		}
 		st.bind.begun = &begunPrefill{prefill: b.chosen.Prefill, decode: b.chosen.Decode, tokens: b.upTo}
 		rest, err := o.Binder.BindRest(ctx, &st.bind)
@@ -218,7 +234,7 @@ func (o pieceLegs) prefillPieces(ctx context.Context, st *requestState, b *bindi
 			st.retryWithoutBudget = true // it drains, sleeps or is gone, and the request is not why
 			return failed
 		}
-		b.prefill, b.behindCut, b.upTo, b.withdraw, b.computed = rest.prefill, rest.behindCut, rest.upTo, rest.withdraw, rest.computed
+		b.prefill, b.behindCuts, b.upTo, b.withdraw, b.computed = rest.prefill, rest.behindCuts, rest.upTo, rest.withdraw, rest.computed
 	}
 	return nil
 }
@@ -242,7 +258,7 @@ func (o pieceLegs) prefillPiece(ctx context.Context, st *requestState, b *bindin
 		b.prefill.ReleasePrefilled(coverage.Tokens-coverage.Cached.Tokens, coverage.Cached.Tokens, 0)
 	}
 	b.prefill.RecordResult(nil)
-	if b.behindCut == nil { // else the rest is as good as there
+	if len(b.behindCuts) == 0 { // else the rest is as good as there
 		b.confirmPrediction()
 	}
 	if b.cut.done > 0 {

@@ -84,7 +84,7 @@ func TestPrefillPieces_LeaveTheLastOne(t *testing.T) {
 		t.Fatal(failed)
 	}
 	b.awaitPulled(t.Context())
-	if b.upTo != 0 || b.cut.tokens < 6000 || b.cut.tokens >= 7000 || b.cut.computed != b.cut.tokens || b.cut.done < 3 || st.bind.begun != nil {
+	if b.upTo != 0 || b.cut.tokens < 5500 || b.cut.tokens >= 7000 || b.cut.computed != b.cut.tokens || b.cut.done < 3 || st.bind.begun != nil {
 		t.Errorf("%+v, the next goes to %d, begun %+v", b.cut, b.upTo, st.bind.begun)
 	}
 	p, d := f.prefill[0].State(), f.decode[0].State()
@@ -121,27 +121,31 @@ func (f *engineFleet) bindCut(prompt, certain int) (*requestState, *binding) {
 // place on the server from the beginning on and waits for no turn.
 func TestPrefillPieces_TheRestBehindACutFollowsAtOnce(t *testing.T) {
 	t.Parallel()
+	const prompt = 20_000
 	f := cuttingFleet(t, "0.32.0")
-	st, b := f.bindCut(7000, 7000)
-	cut := b.upTo
-	if cut < 2048 || cut >= 7000 || b.behindCut == nil {
-		t.Fatalf("cut at %d, the rest has its place: %v", cut, b.behindCut != nil)
+	st, b := f.bindCut(prompt, prompt)
+	if len(b.behindCuts) < 2 {
+		t.Fatalf("cut at %d, of the rest %d parts have their place, want two", b.upTo, len(b.behindCuts))
+	}
+	parts := len(b.behindCuts) // behind the first one
+	rest, cut := b.behindCuts[parts-1], b.behindCuts[parts-2].upTo
+	if b.upTo < 2048 || cut <= b.upTo || cut >= prompt || rest.upTo != 0 {
+		t.Fatalf("cut at %d, the last time at %d, and then up to %d", b.upTo, cut, rest.upTo)
 	}
 	in := func() pools.InFlight { return f.server(f.prefill[0]).InFlight(pools.Prefill, time.Now()) }
-	if now := in(); now.Requests != 2 || now.Tokens != 7000 || now.Rest != 0 {
-		t.Errorf("%+v on prefill, want the whole prompt in two parts", now)
+	if now := in(); now.Requests != parts+1 || now.Tokens != prompt || now.Rest != 0 {
+		t.Errorf("%+v on prefill, want the whole prompt in %d parts", now, parts+1)
 	}
-	rest := b.behindCut
 	if failed := (pieceLegs{f.Orchestrator}).prefillPieces(t.Context(), st, b); failed != nil {
 		t.Fatal(failed)
 	}
 	b.awaitPulled(t.Context())
-	if now := in(); b.prefill != rest || b.behindCut != nil || b.upTo != 0 || b.cut.tokens != cut || b.cut.done != 1 || now.Requests != 1 || now.Tokens != 7000-cut {
+	if now := in(); b.prefill != rest.prefill || len(b.behindCuts) > 0 || b.upTo != 0 || b.cut.tokens != cut || b.cut.done != parts || now.Requests != 1 || now.Tokens != prompt-cut {
 		t.Errorf("%+v, the next goes to %d; %+v on prefill", b.cut, b.upTo, now)
 	}
 	p, d := f.prefill[0].State(), f.decode[0].State()
-	if p.PrefillsDone != 1 || p.HandoffsPulled != 1 || d.DecodesDone != 1 {
-		t.Errorf("%d prefilled, %d pulled, %d decoded, want one of each", p.PrefillsDone, p.HandoffsPulled, d.DecodesDone)
+	if p.PrefillsDone != parts || p.HandoffsPulled != parts || d.DecodesDone != parts {
+		t.Errorf("%d prefilled, %d pulled, %d decoded, want %d of each", p.PrefillsDone, p.HandoffsPulled, d.DecodesDone, parts)
 	}
 	b.undo()
 	f.nothingIsLeft()
@@ -155,7 +159,7 @@ func TestPrefillPieces_NoPlaceIsLeftBehindACut(t *testing.T) {
 	_, b := f.bindCut(7000, 7000)
 	b.undo()
 	f.nothingIsLeft()
-	if _, b = f.bindCut(7000, 2048); b.upTo != 0 || b.behindCut != nil {
+	if _, b = f.bindCut(7000, 2048); b.upTo != 0 || len(b.behindCuts) > 0 {
 		t.Errorf("with 2048 tokens certain it is cut at %d", b.upTo)
 	}
 	b.undo()

@@ -35,7 +35,7 @@ type job struct {
 	onPrefill   int     // leading blocks it holds, hashed, on the prefill server
 	computed    int     // tokens
 	upTo        int     // tokens that the prefill under way computes: the prompt, or a piece of it
-	cut         int     // where the prefill under way is cut so that decode pulls what is before it meanwhile; 0: it is not
+	cuts        []int   // where what is left of the prefill under way is cut so that decode pulls what is before meanwhile
 	pieces      int     // of the prompt that are computed
 	done        int     // tokens of them
 	staged      int     // tokens that decode pulled before the last piece
@@ -71,6 +71,13 @@ type job struct {
 
 // whole is the whole blocks of what the prefill under way computes.
 func (j *job) whole() []int32 { return j.req.wholeUpTo(j.upTo) }
+
+// setNextCut lets the prefill that is to be computed, up to a token, end where it is cut.
+func (j *job) setNextCut(upTo int) {
+	if j.upTo = upTo; len(j.cuts) > 0 {
+		j.upTo = j.cuts[0]
+	}
+}
 
 func (j *job) context() int { return j.req.Prompt + j.generated }
 
@@ -269,9 +276,7 @@ func (s *Scenario) withOutput(r *Request, rng *rand.Rand) *Request {
 // dispatch sends a request to its servers.
 func (c *cluster) dispatch(j *job) {
 	prefill, decode := j.pair.Prefill, c.decodes[j.pair.Decode]
-	if j.cut > 0 {
-		j.upTo = j.cut
-	}
+	j.setNextCut(j.upTo)
 	if prefill == Aggregated || c.scenario.Overlap && j.pieces == 0 {
 		decode.submit(j)
 	}
@@ -356,8 +361,9 @@ func (c *cluster) finishPiece(j *job) {
 			c.stage(j)
 		}
 	}
-	if j.cut > 0 {
-		j.cut, j.upTo = 0, j.req.Prompt
+	if len(j.cuts) > 0 {
+		j.cuts = j.cuts[1:]
+		j.setNextCut(j.req.Prompt)
 		c.cal.after(c.scenario.RoundTrip, func() { c.prefills[j.pair.Prefill].submit(j) })
 		return
 	}

@@ -282,9 +282,7 @@ func (g *gateway) estimate(j *job) {
 			e.cached = min(max(e.cached, v.StoreHit(p)), j.upTo-1)
 		}
 		e.nominal = v.prefillHardware(p).prefill(j.upTo, e.cached)
-		if j.cut > 0 {
-			e.nominal += v.scenario().RoundTrip + v.prefillHardware(p).PrefillStep
-		}
+		e.nominal += float64(len(j.cuts)) * (v.scenario().RoundTrip + v.prefillHardware(p).PrefillStep)
 		e.prefill, e.shared = e.nominal*v.speed(p), v.prefillHardware(p).PrefillStep
 		e.rest = (v.prefillHardware(p).prefill(j.req.Prompt, e.cached) - e.nominal) * v.speed(p)
 		e.bytes = v.MissingBytes(j.pair.Decode)

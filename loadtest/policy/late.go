@@ -135,8 +135,8 @@ func (b *lateBinder) Next(v *View) (*job, bool) {
 	b.updateCached(v, j)
 	if j.pair.Prefill != Aggregated {
 		j.upTo = b.pieces.End(&b.field.Prefill[j.pair.Prefill], j.req.Prompt, blockTokens)
-		if j.cut = 0; j.upTo == j.req.Prompt && b.pieces > 0 && !v.scenario().Overlap {
-			j.cut = b.model.Cut(&b.field, j.pair.Prefill, j.pair.Decode, j.req.Prompt, blockTokens)
+		if j.cuts = nil; j.upTo == j.req.Prompt && b.pieces > 0 && !v.scenario().Overlap {
+			j.cuts = b.model.Cuts(&b.field, j.pair.Prefill, j.pair.Decode, j.req.Prompt, blockTokens)
 		}
 		return j, true
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"math"
 	"time"
+
+	"github.com/tandem-gateway/tandem/kvstate/cached"
 )
 
 // Pieces is how the prefill of a long prompt is cut: over growing beginnings of the prompt, each a
@@ -26,9 +28,12 @@ const (
 	// leastBehindCut is the least part of what a server lacks of a prompt that is behind the cut, and
 	// leastBeforeCut how many tokens it computes before it at least.
 	leastBehindCut, leastBeforeCut = 0.1, 512
-	// lastPiece is the least part of a piece that the last one is, whose KV is all that is left to
-	// move when it ends.
-	lastPiece = 8
+	// mostCuts is how many times a prompt is cut at most: each cut hides a part of what the one before
+	// it left, and costs as much.
+	mostCuts = 3
+	// longestPiece is how much longer than a piece one may be, so that no piece is a short one: what is
+	// between that and one and a half pieces becomes two equal ones.
+	longestPiece = 1.25
 )
 
 // Validate reports what is wrong with it, nil if nothing.
@@ -52,11 +57,11 @@ func (p Pieces) End(c *Candidate, prompt, block int) int {
 	}
 	held, piece := c.Cached.GPU, p.tokens(c)
 	rest, end := prompt-held, held+piece
-	if rest < 2*(piece/lastPiece) {
+	if float64(rest) <= longestPiece*float64(piece) {
 		return prompt
 	}
 	if 2*rest < 3*piece {
-		end = prompt - piece/lastPiece
+		end = held + rest/2
 	}
 	if end -= end % block; end <= held || end >= prompt {
 		return prompt
@@ -64,19 +69,35 @@ func (p Pieces) End(c *Candidate, prompt, block int) int {
 	return end
 }
 
-// Cut is where a prefill of all that is left of a prompt is cut in two so that decode pulls the KV before the
-// cut while the rest is computed, 0 where that is not worth it. The rest follows at once, on the same
-// place on the server: others have no turn in between. What is behind the cut takes as long to compute as what is
-// before it takes to move, as far as lengths say.
-func (m *Model) Cut(f *Candidates, prefill, decode, prompt, block int) int {
-	from, to := &f.Prefill[prefill], &f.Decode[decode]
-	held, has := from.Cached.GPU, min(prompt, to.Cached.Confirmed())
-	if block <= 0 || has >= prompt {
-		return 0
+// Cuts are where a prefill of all that is left of a prompt is cut so that decode pulls the KV before a cut
+// while what is behind it is computed; none where that is not worth it. What is behind one follows at once,
+// on the same place on the server: others have no turn in between. It takes as long to compute as
+// what is before it takes to move, as far as lengths say, and may be worth a cut itself.
+func (m *Model) Cuts(f *Candidates, prefill, decode, prompt, block int) (ends []int) {
+	if block <= 0 {
+		return nil
 	}
-	w := newWork(prompt)
+	from, to := f.Prefill[prefill], &f.Decode[decode]
+	has := min(prompt, to.Cached.Confirmed())
+	link := prefill*len(f.Decode) + decode
+	for len(ends) < mostCuts && has < prompt {
+		moves := f.Links.After(0, link, float64(prompt-has)*m.TokenBytes(to))
+		end := m.cut(&from, has, prompt, block, moves)
+		if end == 0 {
+			break
+		}
+		ends = append(ends, end)
+		from.Cached, from.Remote = cached.Tokens{GPU: end}, Remote{} // by the time that the next part begins
+		has = max(has, end)
+	}
+	return ends
+}
+
+// cut is the next of Cuts on a server, where decode has leading tokens of the prompt, and the others take so many
+// seconds to move; 0: none is worth it.
+func (m *Model) cut(from *Candidate, has, prompt, block int, moves float64) int {
+	held, w := from.Cached.GPU, newWork(prompt)
 	computes := m.prefill(from, &w) - from.Prefill.Fixed()
-	moves := f.Links.After(0, prefill*len(f.Decode)+decode, float64(prompt-has)*m.TokenBytes(to))
 	end := prompt - int(max(leastBehindCut, moves/(moves+computes))*float64(prompt-held))
 	end -= end % block
 	if end < held+leastBeforeCut || end <= has {

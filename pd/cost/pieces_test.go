@@ -1,6 +1,7 @@
 package cost
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -25,8 +26,8 @@ func TestPieces_End(t *testing.T) {
 	}{
 		{"whole without pieces", 0, holding(0, 0.1), 100_000, 16, 100_000},
 		{"whole where the block is not known", DefaultPieces, holding(0, 0.1), 100_000, 0, 100_000},
-		{"a short prompt is whole", DefaultPieces, holding(0, 0.1), 4999, 16, 4999},
-		{"a short last piece", DefaultPieces, holding(0, 0.1), 5100, 16, 2592},
+		{"a prompt of a piece and a quarter is whole", DefaultPieces, holding(0, 0.1), 25_000, 16, 25_000},
+		{"a longer one is two equal pieces", DefaultPieces, holding(0, 0.1), 25_100, 16, 12_544},
 		{"two seconds of a long prompt", DefaultPieces, holding(0, 0.1), 100_000, 16, 20_000},
 		{"a server of twice the speed gets twice as much", DefaultPieces, holding(0, 0.05), 100_000, 16, 40_000},
 		{"a slow server gets the least", DefaultPieces, holding(0, 10), 100_000, 16, 2048},
@@ -34,7 +35,7 @@ func TestPieces_End(t *testing.T) {
 		{"what is held is no part of the piece", DefaultPieces, holding(20_000, 0.1), 100_000, 16, 40_000},
 		{"cut at a block", DefaultPieces, holding(20_001, 0.1), 100_000, 512, 39_936},
 		{"whole where most is held", DefaultPieces, holding(97_000, 0.1), 100_000, 16, 100_000},
-		{"what is left is one piece and the last", DefaultPieces, holding(75_000, 0.1), 100_000, 16, 97_488},
+		{"and so is what is left", DefaultPieces, holding(74_000, 0.1), 100_000, 16, 86_992},
 		{"whole where a block is more than the piece", DefaultPieces, holding(0, 1), 3000, 16_384, 3000},
 	} {
 		if got := c.pieces.End(c.server, c.prompt, c.block); got != c.want {
@@ -44,32 +45,34 @@ func TestPieces_End(t *testing.T) {
 }
 
 // A prompt is cut where as much of it is left to compute as the transfer of what is before takes, if
-// that hides enough of the transfer.
-func TestModel_Cut(t *testing.T) {
+// that hides enough of the transfer; and what is left again.
+func TestModel_Cuts(t *testing.T) {
 	m := Default()
 	m.KVBytesPerToken, m.HandOff = 100_000, 3*time.Millisecond // 10 us of a link of 10 GB/s for a token
 	for _, c := range []struct {
-		name                string
-		held, has           int
-		perByte, fixed      float64
-		prompt, block, want int
+		name           string
+		held, has      int
+		perByte, fixed float64
+		prompt, block  int
+		want           []int
 	}{
-		{"a fifth behind the cut", 0, 0, 2.5e-10, 0.005, 10_000, 16, 8000}, // 1 s of prefill, 0.25 s of transfer
-		{"half behind it where both take as long", 0, 0, 1e-9, 0.005, 10_000, 16, 4992},
-		{"no less than a tenth behind it", 0, 0, 1e-10, 0.005, 10_000, 16, 8992}, {"whole where decode lacks little", 0, 9000, 1e-10, 0.005, 10_000, 16, 0},
-		{"what prefill holds takes no time", 5000, 0, 1e-10, 0.005, 10_000, 16, 9152},
-		{"whole where decode has all", 0, 10_000, 1e-9, 0.005, 10_000, 16, 0},
-		{"whole where a transfer takes 0.02 s", 0, 0, 1e-10, 0.005, 2000, 16, 0},
-		{"whole where little is computed before it", 9400, 0, 1e-10, 0.005, 10_000, 16, 0},
-		{"whole where a step takes as long", 0, 0, 1e-10, 0.05, 10_000, 16, 0},
-		{"whole where the block is not known", 0, 0, 1e-10, 0.005, 10_000, 0, 0},
+		{"a fifth behind the cut", 0, 0, 2.5e-10, 0.005, 10_000, 16, []int{8000, 9600}}, // 1 s of prefill, 0.25 s of transfer
+		{"half behind it where both take as long", 0, 0, 1e-9, 0.005, 10_000, 16, []int{4992, 7488, 8736}},
+		{"no less than a tenth behind it", 0, 0, 1e-10, 0.005, 10_000, 16, []int{8992}},
+		{"whole where decode lacks little", 0, 9000, 1e-10, 0.005, 10_000, 16, nil},
+		{"what prefill holds takes no time", 5000, 0, 1e-10, 0.005, 10_000, 16, []int{9152}},
+		{"whole where decode has all", 0, 10_000, 1e-9, 0.005, 10_000, 16, nil},
+		{"whole where a transfer takes 0.02 s", 0, 0, 1e-10, 0.005, 2000, 16, nil},
+		{"whole where little is computed before it", 9400, 0, 1e-10, 0.005, 10_000, 16, nil},
+		{"whole where a step takes as long", 0, 0, 1e-10, 0.05, 10_000, 16, nil},
+		{"whole where the block is not known", 0, 0, 1e-10, 0.005, 10_000, 0, nil},
 	} {
 		from, to := holding(c.held, 0.1), holding(c.has, 0.1)
 		from.Prefill[0] = c.fixed
 		links := order.NewLinkTable(1, 1)
 		links.SecondsPerByte[0] = c.perByte
 		f := Candidates{Prefill: []Candidate{*from}, Decode: []Candidate{*to}, Links: links}
-		if got := m.Cut(&f, 0, 0, c.prompt, c.block); got != c.want {
+		if got := m.Cuts(&f, 0, 0, c.prompt, c.block); !slices.Equal(got, c.want) {
 			t.Errorf("%s: cut at %d, want %d", c.name, got, c.want)
 		}
 	}
