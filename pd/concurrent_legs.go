@@ -41,8 +41,14 @@ func (o bothLegs) run(ctx context.Context, st *requestState, b *binding) *LegErr
 	prefilled := make(chan *LegError, 1)
 	beside := make(chan struct{})
 	b.beside = beside
+	var limit atomic.Pointer[time.Timer] // of prefill, once decode has answered
 	o.legs.Go(func() {
-		defer close(beside)
+		defer func() {
+			close(beside)
+			if last := limit.Load(); last != nil {
+				last.Stop()
+			}
+		}()
 		failed := o.prefillAside(prefillCtx, st, b, t)
 		if failed != nil && settled.CompareAndSwap(false, true) {
 			endDecode(causeForPeer(failed))
@@ -54,7 +60,18 @@ func (o bothLegs) run(ctx context.Context, st *requestState, b *binding) *LegErr
 	failed := o.decodeLeg(decodeCtx, st, b)
 	if failed == nil && (settled.CompareAndSwap(false, true) || b.answer.isComplete()) {
 		clientLeaves()
-		time.AfterFunc(afterDecode, func() { endPrefill(errSilent) })
+		select {
+		case <-beside: // it has its answer as well
+			return nil
+		default:
+		}
+		last := time.AfterFunc(afterDecode, func() { endPrefill(errSilent) })
+		limit.Store(last)
+		select {
+		case <-beside: // and may not have seen the limit
+			last.Stop()
+		default:
+		}
 		return nil
 	}
 	if failed == nil { // prefill failed while the first event was read

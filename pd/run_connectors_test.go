@@ -1,16 +1,18 @@
 package pd
 
 import (
+	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
+	"time"
+	"weak"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
-
-	"time"
 )
 
 // connectors are all ways on which KV travels.
@@ -107,5 +109,30 @@ func TestConnectors_OneBadServerCostsNoRequest(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// Where both legs run at once, nothing of a request is held when both have ended: not for as long as prefill
+// might have gone on.
+func TestRun_BothLegsLeaveNothingBehind(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, engine: func(c *engine.Config) { c.Connector = engine.ConnectorSGLang }})
+	type held struct{ of [1 << 10]byte }
+	begin := time.Now()
+	for _, stream := range []bool{false, true} {
+		value := new(held)
+		of := weak.Make(value)
+		ctx, leave := context.WithCancel(context.WithValue(t.Context(), held{}, value))
+		if got, err := f.run(ctx, f.asks(api.Chat, more(api.Chat, stream))); err != nil || got.Prefill == "" {
+			t.Fatalf("%v, by %q", err, got.Prefill)
+		}
+		leave()
+		ctx, leave, value = nil, nil, nil
+		f.eventually("the request is let go", func() bool {
+			runtime.GC()
+			return of.Value() == nil
+		})
+	}
+	if took := time.Since(begin); took >= afterDecode {
+		t.Errorf("requests were held for %v", took)
 	}
 }
