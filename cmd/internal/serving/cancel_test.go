@@ -264,7 +264,7 @@ func TestCancel_ManyAtRandomLeaveNothing(t *testing.T) {
 	eventually(t, "goroutines of requests end", func() bool {
 		stacks := make([]byte, 4<<20)
 		all := string(stacks[:runtime.Stack(stacks, true)])
-		for _, idle := range []string{"(*Server).Serve(", "(*listener).Accept(", "(*clientConn).Read(", "(*clientWatch).follow(", "startClientWatch"} { // no request's
+		for _, idle := range []string{"(*Server).Serve(", "(*listener).Accept(", "connections.Accept", "(*clientConn).serve(", "(*clientConn).awaitRequest(", "(*clientConn).Read(", "(*clientWatch).follow(", "startClientWatch"} { // no request's
 			all = strings.ReplaceAll(all, "tandem/gateway."+idle, "")
 		}
 		all = strings.ReplaceAll(all, "tandem/pd.(*Decider).Run(", "")
