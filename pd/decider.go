@@ -600,12 +600,16 @@ func (q *modelQueue) updateLoad(pair order.Pair, now time.Time) {
 // nextLook is in how long the work ahead on a server will have worn off.
 func (q *modelQueue) nextLook(now time.Time) time.Duration {
 	soonest := time.Duration(math.MaxInt64)
-	for _, servers := range [][]*pools.Server{q.snapshot.prefill, q.snapshot.decode} {
-		for _, s := range servers {
-			if in, ok := s.FallsTo(q.d.cfg.Ahead, now); ok {
-				soonest = min(soonest, in)
-			}
+	look := func(s *pools.Server, ahead time.Duration) {
+		if in, ok := s.FallsTo(ahead, now); ok {
+			soonest = min(soonest, in)
 		}
+	}
+	for p, s := range q.snapshot.prefill {
+		look(s, q.d.cfg.AheadOn(q.snapshot.candidates.Prefill[p].Prefill.Fixed()))
+	}
+	for _, s := range q.snapshot.decode {
+		look(s, q.d.cfg.AheadOnDecode)
 	}
 	return max(soonest, time.Millisecond)
 }

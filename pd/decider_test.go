@@ -72,13 +72,13 @@ func TestDecider_WakesForTheModelThatIsFirst(t *testing.T) {
 		}
 		f.await(t, f.up)
 		now := time.Now()
-		f.occupy(t, testModel, 150*time.Millisecond)
-		f.occupy(t, otherModel, time.Minute)
+		f.occupy(t, testModel, 50*time.Millisecond)
+		f.occupy(t, otherModel, 30*time.Second)
 		d := newTestDecider(f)
 		f.waits(d, prompt, testModel)
 		f.waits(d, prompt, otherModel)
 		d.decide(now)
-		soon := now.Add(90 * time.Millisecond) // 10 ms before the first may go
+		soon := now.Add(20 * time.Millisecond) // 10 ms before the first may go
 		for range 20 {                         // in whatever order the models are looked at
 			if in := d.decide(soon); in >= order.LookInterval || len(d.queues) != 2 {
 				t.Fatalf("the next look is in %v, %d models", in, len(d.queues))
@@ -180,7 +180,7 @@ func TestDecider_LooksOnceForThoseThatComeTogether(t *testing.T) {
 func TestDecider_WhoLeavesWaitsNoMore(t *testing.T) {
 	prompt := testPrompt(14_000)
 	f := newTestFleet(t, 1, prompt)
-	f.occupy(t, testModel, time.Minute)
+	f.occupy(t, testModel, 30*time.Second)
 	for _, before := range []bool{true, false} { // it is looked at
 		d := newTestDecider(f)
 		f.waits(d, prompt, testModel) // and stays
@@ -712,7 +712,7 @@ func TestDecider_ARequestDecidesForItselfWhereNobodyWaits(t *testing.T) {
 		t.Error("Run was woken for a request that is bound")
 	}
 
-	f.occupy(t, testModel, time.Minute)
+	f.occupy(t, testModel, 30*time.Second)
 	f.waits(d, prompt, testModel)
 	if d.decideAtOnce() || !d.waits {
 		t.Error("Run is not asked to look again for a request that waits")
@@ -742,7 +742,7 @@ func TestDecider_WorkThatEndsLetsWaitingRequestsGo(t *testing.T) {
 		var busy *pools.Lease
 		for _, s := range f.Fleet.Servers() {
 			if s.Role == pools.Prefill && s.Serves(testModel, time.Now()) {
-				busy, _ = s.Claim(pools.Prefill, curve.Work{Tokens: 1000, Estimate: time.Minute}, false)
+				busy, _ = s.Claim(pools.Prefill, curve.Work{Tokens: 1000, Estimate: 30 * time.Second}, false)
 			}
 		}
 		bound := make(chan time.Time, 1)

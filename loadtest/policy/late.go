@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/order"
@@ -169,20 +170,20 @@ func (b *lateBinder) Wake(v *View) (float64, bool) {
 	if b.order.Len() == 0 {
 		return 0, false
 	}
-	soonest := math.Inf(1)
-	if slices.ContainsFunc(b.servers.Prefill, func(p order.PrefillState) bool { return p.Ahead <= order.DefaultConfig().Ahead.Seconds() }) {
+	soonest, cfg := math.Inf(1), order.DefaultConfig()
+	if slices.ContainsFunc(b.servers.Prefill, func(p order.PrefillState) bool { return p.Ahead <= cfg.AheadOn(p.PerStep).Seconds() }) {
 		soonest = order.LookInterval.Seconds()
 	}
-	falls := func(work *curve.Backlog) {
-		if in, ok := work.FallsTo(order.DefaultConfig().Ahead, clockTime(v.now)); ok && in > 0 {
+	falls := func(work *curve.Backlog, ahead time.Duration) {
+		if in, ok := work.FallsTo(ahead, clockTime(v.now)); ok && in > 0 {
 			soonest = min(soonest, in.Seconds())
 		}
 	}
 	for p := range v.gateway.account.prefill {
-		falls(&v.gateway.account.prefill[p].work)
+		falls(&v.gateway.account.prefill[p].work, cfg.AheadOn(b.servers.Prefill[p].PerStep))
 	}
 	for d := range v.gateway.account.decode {
-		falls(&v.gateway.account.decode[d].prompts)
+		falls(&v.gateway.account.decode[d].prompts, cfg.AheadOnDecode)
 	}
 	return v.now + soonest, !math.IsInf(soonest, 1)
 }

@@ -94,6 +94,7 @@ func resized[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 // literal is made first and copied then.
 func (c *Candidate) priceLoad(to *order.PrefillState, fullStep *curve.Features) {
 	to.Ahead, to.Forming, to.StepWork = inSeconds(c.Queue), inSeconds(c.Forming), stepWork(&c.Prefill, fullStep)
+	to.PerStep = c.Prefill.Fixed()
 	to.Queued, to.Stalls, to.Self, to.Rest = c.Queued, c.Decodes, -1, inSeconds(c.Rest)
 	to.Excluded, to.SaysFirst, to.Sending = c.Excluded, c.FirstBlock > 0, inSeconds(c.Moving)
 }

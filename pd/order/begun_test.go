@@ -89,9 +89,9 @@ func TestOrder_WhatIsLeftGoesBeforeWhatFollowsIt(t *testing.T) {
 		goes               int // prefill server; -1: the request waits
 		first              bool
 	}{
-		"a piece ends, and the rest is there":  {ahead: 0.04, follows: true, goes: 0},
-		"a piece ends":                         {ahead: 0.04, rest: 1, follows: true, goes: -1},
-		"a piece ends that it does not follow": {ahead: 0.04, rest: 1, goes: 0},
+		"a piece ends, and the rest is there":  {ahead: 0.01, follows: true, goes: 0},
+		"a piece ends":                         {ahead: 0.01, rest: 1, follows: true, goes: -1},
+		"a piece ends that it does not follow": {ahead: 0.01, rest: 1, goes: 0},
 		"much is left behind a piece":          {ahead: 1, rest: 5, follows: true, goes: 1},
 		"little is left behind a piece":        {ahead: 1, rest: 0.5, follows: true, goes: -1},
 		"the rest waits for its turn":          {waits: 1, follows: true, goes: 0, first: true},

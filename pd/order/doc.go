@@ -22,7 +22,8 @@
 // where overdue is 20 s + 2 T, and at most half of Patience; k is the number of requests that
 // came before it and are overdue too; tau is the time between two turns, which is the mean
 // prefill over the number of servers when all are busy; and B is the longest time for which one
-// turn keeps a server busy: 0.05 s plus the longest prefill. Where decode lacks KV room for the
+// turn keeps a server busy: 0.02 s, or a step of the server where it takes longer, plus the
+// longest prefill. Where decode lacks KV room for the
 // prompt, add the time until the sequences of one decode server have ended: room is kept for
 // the request there. Only T differs between short and long prompts, so the bound of a decile of
 // prompt lengths is that of its longest prompt.

@@ -51,10 +51,15 @@ type Order struct {
 
 // Config are the settings of an Order.
 type Config struct {
-	// Ahead is the work that a prefill server, or a decode server that computes prompts, may still
-	// have when it gets the next request. With 0 the engine would idle for a round trip, and with
-	// less than a step of it takes, one request a step is all that a decode server gets.
-	Ahead time.Duration
+	// Ahead is the work that a prefill server may still have when it gets the next request, where a step
+	// of it takes less (AheadOn), and AheadOnDecode that of a decode server that computes prompts. With 0
+	// the engine would idle for a round trip, and with less than a step of it takes, one request a
+	// step is all that it gets.
+	Ahead, AheadOnDecode time.Duration
+	// WaitMargin is by which part of itself a predicted wait for a busy server counts more than it is where
+	// nobody else waits: requests that arrive meanwhile and go first are not in the prediction. 0: it counts
+	// as it is.
+	WaitMargin float64
 	// Ageing is how many seconds of prefill a second of waiting takes off a request's place in
 	// the order.
 	Ageing float64
@@ -76,18 +81,24 @@ type Config struct {
 // DefaultConfig returns the settings that did best over the shipped scenarios of the simulator.
 func DefaultConfig() Config {
 	return Config{
-		Ahead: 50 * time.Millisecond, Ageing: 0.2, BegunShare: 0.4,
+		Ahead: 20 * time.Millisecond, AheadOnDecode: 50 * time.Millisecond, WaitMargin: 1, Ageing: 0.2, BegunShare: 0.4,
 		OverdueAfter: 20 * time.Second, OverdueFactor: 2, OverdueShare: 0.02,
 	}
 }
 
 // Validate returns an error if a setting is negative, or a share is more than 1.
 func (c Config) Validate() error {
-	if c.Ahead < 0 || c.Ageing < 0 || c.BegunShare < 0 || c.BegunShare > 1 || c.OverdueAfter < 0 || c.OverdueFactor < 0 ||
+	if c.Ahead < 0 || c.AheadOnDecode < 0 || c.WaitMargin < 0 || c.Ageing < 0 || c.BegunShare < 0 || c.BegunShare > 1 || c.OverdueAfter < 0 || c.OverdueFactor < 0 ||
 		c.OverdueShare < 0 || c.OverdueShare > 1 || c.Patience < 0 {
 		return errors.New("weights of the order must not be negative, overdue-share and begun-share at most 1")
 	}
 	return nil
+}
+
+// AheadOn is the work that a prefill server may still have when it gets the next request, if a step of it takes
+// so many seconds whatever is in it.
+func (c *Config) AheadOn(perStep float64) time.Duration {
+	return max(c.Ahead, time.Duration(perStep*float64(time.Second)))
 }
 
 // New returns an empty order.

@@ -25,7 +25,7 @@ func benchOrder() (*Order, *Servers) {
 		s.Decode[p] = DecodeState{Step: 0.02 + 0.01*rng.Float64(), PerToken: 1e-8, Used: 1 << 19, KVRoom: rng.IntN(1 << 20), Running: 10}
 	}
 	s.Links.Fastest = 1 / 12.5e9
-	s.Prefill[7].Ahead = 0.05
+	s.Prefill[7].Ahead = 0.02
 	o := New(DefaultConfig())
 	for i := range requests {
 		whole := 0.05 + rng.ExpFloat64()

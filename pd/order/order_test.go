@@ -328,11 +328,12 @@ func slowNext(o *Order, s *Servers) (best *Ticket, cost float64, even bool) {
 		busy, free, rank, awaited := math.Inf(1), math.Inf(1), 0.0, Aggregated
 		for _, pair := range pairs(s) {
 			c := slowCost(s, t, pair, price)
-			if pair.Prefill == Aggregated && s.Decode[pair.Decode].Ahead > o.cfg.Ahead.Seconds() {
+			if pair.Prefill == Aggregated && s.Decode[pair.Decode].Ahead > o.cfg.AheadOnDecode.Seconds() {
 				continue
 			}
 			if pair.Prefill != Aggregated && s.Prefill[pair.Prefill].Ahead > o.cfg.Ahead.Seconds() {
-				if c += hold[pair.Prefill]; c < busy {
+				margin := o.cfg.WaitMargin / (1 + float64(o.Len()-1)/float64(len(s.Prefill)))
+				if c += hold[pair.Prefill] + margin*(hold[pair.Prefill]+s.Prefill[pair.Prefill].Ahead); c < busy {
 					busy, awaited = c, pair.Prefill
 				}
 				if pair == t.awaited.Pair {

@@ -26,6 +26,7 @@ type PrefillState struct {
 	// Forming is the part of Ahead that the engine will do in the same step as a prompt that is
 	// sent now; StepWork is how much work fills a step. Both in seconds.
 	Forming, StepWork float64
+	PerStep           float64 // seconds that a step takes whatever is in it
 
 	// Rest is the seconds of what is left of prompts of which pieces are in Ahead.
 	Rest float64

@@ -90,7 +90,7 @@ func (o *Order) plainBusyPairIsBetter(t *Ticket, s *Servers, limit float64) (fou
 		if o.isFreeTo(t, p, s) {
 			continue
 		}
-		hold := o.awaitedWork[p]
+		hold := o.hold(t, p, s)
 		if d, cost := s.bestFrom(t, p, &t.onPrefill[p], price, limit-hold); hold+cost < limit {
 			best, limit, found = Pair{p, d}, hold+cost, true
 		}

@@ -26,7 +26,9 @@ type Turn struct {
 //	the cost of Servers.Best, with price = Weights.Price(W/P), + hold
 //
 // W are the other waiting requests, P the prefill servers. hold is what goes first on a
-// server that is not free: the prefills of the requests before it that wait for that server.
+// server that is not free: the prefills of the requests before it that wait for that server; and
+// Config.WaitMargin/(1+W/P) of these and of the work ahead, unless it follows another request
+// (Ticket.Follows).
 // A decode server that has prompts ahead gets no further ones to compute. Only a request
 // whose best pair is free may go, and one that has left a server free for long enough: see
 // the package comment. In the first class, of the requests that are not late (Weights.LateLast),
@@ -128,7 +130,7 @@ func (o *Order) prepare(s *Servers) {
 	ahead := o.cfg.Ahead.Seconds()
 	for p := range s.Prefill {
 		state := &s.Prefill[p]
-		o.isFree[p] = state.isFree(ahead)
+		o.isFree[p] = state.isFree(max(ahead, state.PerStep))
 		switch {
 		case state.Excluded:
 		case o.isFree[p]:
@@ -186,7 +188,7 @@ func (o *Order) mayAnyGo(s *Servers) bool {
 	if len(o.free) > 0 {
 		return true
 	}
-	ahead := o.cfg.Ahead.Seconds()
+	ahead := o.cfg.AheadOnDecode.Seconds()
 	for d := range s.Decode {
 		if state := &s.Decode[d]; !state.Excluded && state.Ahead <= ahead {
 			return true
@@ -397,17 +399,17 @@ func (o *Order) goesBehindBest(t *Ticket, s *Servers) bool {
 // mayBusyCostLess says whether a server that is not free to any request could cost one less than limit
 // with what goes first there, the second leg and decode's part left out.
 func (o *Order) mayBusyCostLess(t *Ticket, price, limit float64) bool {
-	behind := t.behindAt(price)
+	behind, factor := t.behindAt(price), o.waitFactor(t)
 	for i, p := range behind.servers {
-		if seconds := behind.seconds[i]; seconds < limit && !o.isFree[p] && o.beginsIn[p]+seconds < limit {
+		if seconds := behind.seconds[i]; seconds < limit && !o.isFree[p] && factor*o.beginsIn[p]+seconds < limit {
 			return true
 		}
 	}
-	if o.soonest+behind.others >= limit {
+	if factor*o.soonest+behind.others >= limit {
 		return false
 	}
 	o.soonest = o.soonestBegin()
-	return o.soonest+behind.others < limit
+	return factor*o.soonest+behind.others < limit
 }
 
 // followShare is the part of its wait within which a request that follows another one must get its
@@ -503,7 +505,22 @@ func (o *Order) awaitedCost(t *Ticket, s *Servers) float64 {
 	if p == Aggregated || o.isFreeTo(t, p, s) || !s.fits(t, &s.Decode[d]) || !s.mayHave(t, &t.awaited) {
 		return math.Inf(1)
 	}
-	return o.awaitedWork[p] + s.pairCost(t, &t.awaited, o.price(t))
+	return o.hold(t, p, s) + s.pairCost(t, &t.awaited, o.price(t))
+}
+
+// hold is what it costs to wait for a busy server beyond the work ahead of it: see Next.
+func (o *Order) hold(t *Ticket, p int, s *Servers) float64 {
+	factor := o.waitFactor(t)
+	return factor*o.awaitedWork[p] + (factor-1)*s.Prefill[p].Ahead
+}
+
+// waitFactor is how many times a predicted wait for a busy server counts: less where many wait, since a free server
+// that one of them leaves is taken by another. What a request follows is computed there whoever goes first.
+func (o *Order) waitFactor(t *Ticket) float64 {
+	if t.followed {
+		return 1
+	}
+	return 1 + o.cfg.WaitMargin/(1+o.waitingPerServer)
 }
 
 // bestFree is the best of the pairs that a request could have now, and its cost:
@@ -513,7 +530,7 @@ func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 	if o.leastAggregated(t) >= least {
 		return pair, least
 	}
-	if alone, cost := s.BestAggregated(t, o.cfg.Ahead.Seconds()); cost < least {
+	if alone, cost := s.BestAggregated(t, o.cfg.AheadOnDecode.Seconds()); cost < least {
 		return alone, cost
 	}
 	return pair, least
@@ -546,18 +563,19 @@ func (o *Order) isBusyPairBetter(t *Ticket, s *Servers, limit float64) (found bo
 	price, decoding := o.price(t), o.fastestDecode.leastCost(t)
 	least := o.leastBehind(t, s, price, decoding)
 	follows := slices.ContainsFunc(o.free, func(p int) bool { return t.awaitsRest(p, &s.Prefill[p]) })
-	if !follows && (o.soonest+least >= limit || !o.mayBusyCostLess(t, price, limit-s.HandOff-decoding)) {
+	factor := o.waitFactor(t)
+	if !follows && (factor*o.soonest+least >= limit || !o.mayBusyCostLess(t, price, limit-s.HandOff-decoding)) {
 		return false
 	}
 	best := Pair{}
 	for _, p := range o.busy {
-		if o.beginsIn[p]+least >= limit {
+		if factor*o.beginsIn[p]+least >= limit {
 			continue // it need not be priced
 		}
 		if o.isFreeTo(t, p, s) {
 			continue
 		}
-		hold := o.awaitedWork[p]
+		hold := o.hold(t, p, s)
 		if _, half := s.prefillSide(t, p, &t.onPrefill[p], price); hold+half+t.onPrefill[p].leastTransfer+decoding >= limit {
 			continue
 		}

@@ -58,17 +58,21 @@ func (l *late) wake(now time.Duration) time.Duration {
 			soonest = min(soonest, end)
 		}
 	}
-	for _, servers := range [][]*server{l.prefill, l.decode} {
-		for _, s := range servers {
-			if free := s.freeAt - l.cfg.Ahead; free > now {
-				soonest = min(soonest, free)
-			}
-			for _, t := range s.streams {
-				if t.until > now {
-					soonest = min(soonest, t.until)
-				}
+	look := func(s *server, ahead time.Duration) {
+		if free := s.freeAt - ahead; free > now {
+			soonest = min(soonest, free)
+		}
+		for _, t := range s.streams {
+			if t.until > now {
+				soonest = min(soonest, t.until)
 			}
 		}
+	}
+	for p, s := range l.prefill {
+		look(s, l.cfg.AheadOn(l.servers.Prefill[p].PerStep))
+	}
+	for _, s := range l.decode {
+		look(s, l.cfg.AheadOnDecode)
 	}
 	return soonest
 }
