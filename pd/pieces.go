@@ -87,16 +87,26 @@ func (ch *Chooser) pieceEnd(r *bindRequest, v *snapshot, prefill, decode int, no
 
 // cutEnds are where a prefill of all that is left of a request's prompt is cut, so that decode pulls what is
 // before a cut while the rest is computed.
-func (ch *Chooser) cutEnds(r *bindRequest, v *snapshot, prefill, decode int, now time.Time) []int {
+func (ch *Chooser) cutEnds(r *bindRequest, v *snapshot, chosen *cost.Terms, prefill, decode int, now time.Time) []int {
 	from, to, c := v.prefill[prefill], v.decode[decode], &v.candidates.Prefill[prefill]
 	if r.pieces == 0 || !connector.TakesPieces(from, to) || c.Remote.Tokens > c.Cached.GPU || ch.pieceLosses.Factor(from.ID(), now) != 1 {
 		return nil
 	}
-	ends := ch.Cost.Cuts(&v.candidates, prefill, decode, r.req.PromptTokens, blockTokens(from, to))
+	ends := ch.Cost.Cuts(&v.candidates, prefill, decode, r.req.PromptTokens, blockTokens(from, to), ch.spare(r, chosen))
 	for len(ends) > 0 && ends[len(ends)-1] > r.certain {
 		ends = ends[:len(ends)-1]
 	}
 	return ends
+}
+
+// spare is how long the transfer of a request's KV may take without the client waiting for it: where prefill says
+// the first token, and the second one is due within the objective for gaps all the same.
+func (ch *Chooser) spare(r *bindRequest, chosen *cost.Terms) time.Duration {
+	if !chosen.FirstFromPrefill {
+		return 0
+	}
+	_, itl := ch.Config.SLO(r.req, r.base)
+	return ch.firstGap.Spare(ch.Cost.HandOff+chosen.KVRoom+chosen.Step, itl)
 }
 
 // pieceWork is what a piece of a prompt, which takes so long whole, is to the server that computes it.
@@ -139,7 +149,7 @@ func (ch *Chooser) claimPrefill(r *bindRequest, v *snapshot, b *binding, prefill
 	work := prefillWork(r, c, b.chosen.Terms.Prefill)
 	if b.upTo = ch.pieceEnd(r, v, prefill, decode, now); b.upTo > 0 {
 		work = ch.pieceWork(c, b.upTo, work.Estimate)
-	} else if ends := ch.cutEnds(r, v, prefill, decode, now); len(ends) > 0 && ch.claimCuts(v, b, prefill, ends, work) {
+	} else if ends := ch.cutEnds(r, v, &b.chosen.Terms, prefill, decode, now); len(ends) > 0 && ch.claimCuts(v, b, prefill, ends, work) {
 		return true
 	}
 	lease, err := v.prefill[prefill].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)

@@ -176,6 +176,30 @@ func TestPrefillPieces_NoPlaceIsLeftBehindACut(t *testing.T) {
 	b.undo()
 }
 
+// Where prefill says the first token nobody waits for the transfer, as far as the second one is due within the
+// objective for gaps: no cut is to hide it.
+func TestPrefillPieces_NoCutHidesATransferThatNobodyWaitsFor(t *testing.T) {
+	t.Parallel()
+	f := cuttingFleet(t, "0.32.0")
+	f.Binder.Cost.KVBytesPerToken = 256 << 10
+	for _, c := range []struct {
+		fromPrefill bool
+		itl         time.Duration
+		cut         bool
+	}{{true, time.Minute, false}, {true, time.Millisecond, true}, {true, 0, true}, {false, time.Minute, true}} {
+		st := f.longRequest(7000, 7000)
+		st.bind.pieces, st.bind.firstFromPrefill, st.bind.req.ITL = cost.Pieces(time.Hour), c.fromPrefill, c.itl
+		b, err := f.Binder.Late.await(t.Context(), &st.bind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.chosen.Terms.FirstFromPrefill != c.fromPrefill || b.upTo > 0 != c.cut {
+			t.Errorf("%+v: cut at %d, prefill says first: %v", c, b.upTo, b.chosen.Terms.FirstFromPrefill)
+		}
+		b.undo()
+	}
+}
+
 // No piece goes beyond what is known for certain, nor to engines that are not known to take them.
 func TestPieceEnd_WhereAPromptIsPrefilledWhole(t *testing.T) {
 	t.Parallel()

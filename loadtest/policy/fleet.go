@@ -165,6 +165,15 @@ func (f *fleet) Hold(v *View, j *job) float64 {
 	return f.firstGap.Hold(runDuration(gap), f.itl(v)).Seconds()
 }
 
+// spare is how long a transfer may take without prefill's token being held for it.
+func (f *fleet) spare(v *View, j *job) time.Duration {
+	if !v.scenario().saysFirst(j.req) {
+		return 0
+	}
+	others := v.scenario().handOff() + v.RoomSeconds(j.pair.Decode) + v.StepSeconds(j.pair.Decode)
+	return f.firstGap.Spare(runDuration(others), f.itl(v))
+}
+
 func (f *fleet) Continued(v *View, j *job) {
 	f.firstGap.Observe(runDuration(j.decodedAt-j.firstAt), f.itl(v))
 }

@@ -137,7 +137,7 @@ func (b *lateBinder) Next(v *View) (*job, bool) {
 	if j.pair.Prefill != Aggregated {
 		j.upTo = b.pieces.End(&b.field.Prefill[j.pair.Prefill], j.req.Prompt, blockTokens)
 		if j.cuts = nil; j.upTo == j.req.Prompt && b.pieces > 0 && !v.scenario().Overlap {
-			j.cuts = b.model.Cuts(&b.field, j.pair.Prefill, j.pair.Decode, j.req.Prompt, blockTokens)
+			j.cuts = b.model.Cuts(&b.field, j.pair.Prefill, j.pair.Decode, j.req.Prompt, blockTokens, b.spare(v, j))
 		}
 		return j, true
 	}

@@ -72,8 +72,9 @@ func (p Pieces) End(c *Candidate, prompt, block int) int {
 // Cuts are where a prefill of all that is left of a prompt is cut so that decode pulls the KV before a cut
 // while what is behind it is computed; none where that is not worth it. What is behind one follows at once,
 // on the same place on the server: others have no turn in between. It takes as long to compute as
-// what is before it takes to move, as far as lengths say, and may be worth a cut itself.
-func (m *Model) Cuts(f *Candidates, prefill, decode, prompt, block int) (ends []int) {
+// what is before it takes to move, as far as lengths say, and may be worth a cut itself. Of what is to move spare
+// need not be hidden: nobody waits for it.
+func (m *Model) Cuts(f *Candidates, prefill, decode, prompt, block int, spare time.Duration) (ends []int) {
 	if block <= 0 {
 		return nil
 	}
@@ -82,7 +83,7 @@ func (m *Model) Cuts(f *Candidates, prefill, decode, prompt, block int) (ends []
 	link := prefill*len(f.Decode) + decode
 	for len(ends) < mostCuts && has < prompt {
 		moves := f.Links.After(0, link, float64(prompt-has)*m.TokenBytes(to))
-		end := m.cut(&from, has, prompt, block, moves)
+		end := m.cut(&from, has, prompt, block, moves, spare.Seconds())
 		if end == 0 {
 			break
 		}
@@ -94,8 +95,8 @@ func (m *Model) Cuts(f *Candidates, prefill, decode, prompt, block int) (ends []
 }
 
 // cut is the next of Cuts on a server, where decode has leading tokens of the prompt, and the others take so many
-// seconds to move; 0: none is worth it.
-func (m *Model) cut(from *Candidate, has, prompt, block int, moves float64) int {
+// seconds to move, of which some need not be hidden; 0: none is worth it.
+func (m *Model) cut(from *Candidate, has, prompt, block int, moves, spare float64) int {
 	held, w := from.Cached.GPU, newWork(prompt)
 	computes := m.prefill(from, &w) - from.Prefill.Fixed()
 	end := prompt - int(max(leastBehindCut, moves/(moves+computes))*float64(prompt-held))
@@ -104,7 +105,7 @@ func (m *Model) cut(from *Candidate, has, prompt, block int, moves float64) int 
 		return 0
 	}
 	hidden := min(moves*float64(end-has)/float64(prompt-has), computes*float64(prompt-end)/float64(prompt-held))
-	if hidden < max(leastHidden, worthOfCut*(from.Prefill.Fixed()+m.HandOff.Seconds())) {
+	if min(hidden, moves-spare) < max(leastHidden, worthOfCut*(from.Prefill.Fixed()+m.HandOff.Seconds())) {
 		return 0
 	}
 	return end

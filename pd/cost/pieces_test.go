@@ -55,24 +55,27 @@ func TestModel_Cuts(t *testing.T) {
 		perByte, fixed float64
 		prompt, block  int
 		want           []int
+		spare          time.Duration
 	}{
-		{"a fifth behind the cut", 0, 0, 2.5e-10, 0.005, 10_000, 16, []int{8000, 9600}}, // 1 s of prefill, 0.25 s of transfer
-		{"half behind it where both take as long", 0, 0, 1e-9, 0.005, 10_000, 16, []int{4992, 7488, 8736}},
-		{"no less than a tenth behind it", 0, 0, 1e-10, 0.005, 10_000, 16, []int{8992}},
-		{"whole where decode lacks little", 0, 9000, 1e-10, 0.005, 10_000, 16, nil},
-		{"what prefill holds takes no time", 5000, 0, 1e-10, 0.005, 10_000, 16, []int{9152}},
-		{"whole where decode has all", 0, 10_000, 1e-9, 0.005, 10_000, 16, nil},
-		{"whole where a transfer takes 0.02 s", 0, 0, 1e-10, 0.005, 2000, 16, nil},
-		{"whole where little is computed before it", 9400, 0, 1e-10, 0.005, 10_000, 16, nil},
-		{"whole where a step takes as long", 0, 0, 1e-10, 0.05, 10_000, 16, nil},
-		{"whole where the block is not known", 0, 0, 1e-10, 0.005, 10_000, 0, nil},
+		{"a fifth behind the cut", 0, 0, 2.5e-10, 0.005, 10_000, 16, []int{8000, 9600}, 0}, // 1 s of prefill, 0.25 s of transfer
+		{"half behind it where both take as long", 0, 0, 1e-9, 0.005, 10_000, 16, []int{4992, 7488, 8736}, 0},
+		{"no less than a tenth behind it", 0, 0, 1e-10, 0.005, 10_000, 16, []int{8992}, 0},
+		{"whole where decode lacks little", 0, 9000, 1e-10, 0.005, 10_000, 16, nil, 0},
+		{"what prefill holds takes no time", 5000, 0, 1e-10, 0.005, 10_000, 16, []int{9152}, 0},
+		{"whole where decode has all", 0, 10_000, 1e-9, 0.005, 10_000, 16, nil, 0},
+		{"whole where a transfer takes 0.02 s", 0, 0, 1e-10, 0.005, 2000, 16, nil, 0},
+		{"whole where little is computed before it", 9400, 0, 1e-10, 0.005, 10_000, 16, nil, 0},
+		{"whole where a step takes as long", 0, 0, 1e-10, 0.05, 10_000, 16, nil, 0},
+		{"whole where the block is not known", 0, 0, 1e-10, 0.005, 10_000, 0, nil, 0},
+		{"once where most of the rest need not be hidden", 0, 0, 2.5e-10, 0.005, 10_000, 16, []int{8000}, 40 * time.Millisecond},
+		{"whole where none need be", 0, 0, 2.5e-10, 0.005, 10_000, 16, nil, 240 * time.Millisecond},
 	} {
 		from, to := holding(c.held, 0.1), holding(c.has, 0.1)
 		from.Prefill[0] = c.fixed
 		links := order.NewLinkTable(1, 1)
 		links.SecondsPerByte[0] = c.perByte
 		f := Candidates{Prefill: []Candidate{*from}, Decode: []Candidate{*to}, Links: links}
-		if got := m.Cuts(&f, 0, 0, c.prompt, c.block); !slices.Equal(got, c.want) {
+		if got := m.Cuts(&f, 0, 0, c.prompt, c.block, c.spare); !slices.Equal(got, c.want) {
 			t.Errorf("%s: cut at %d, want %d", c.name, got, c.want)
 		}
 	}

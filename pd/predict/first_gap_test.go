@@ -33,6 +33,31 @@ func TestFirstGap_MostMeetTheObjective(t *testing.T) {
 	}
 }
 
+// What the objective leaves beside the rest of a gap is spared, less where gaps have been longer than forecast.
+func TestFirstGap_SparesWhatTheObjectiveLeaves(t *testing.T) {
+	const objective = 100 * time.Millisecond
+	var g FirstGap
+	for _, of := range []struct{ others, objective, want time.Duration }{
+		{40 * time.Millisecond, objective, 48 * time.Millisecond}, {objective, objective, 0}, {2 * objective, objective, 0}, {40 * time.Millisecond, 0, 0},
+	} {
+		if got := g.Spare(of.others, of.objective); got != of.want {
+			t.Errorf("%v of %v for others: spares %v, want %v", of.others, of.objective, got, of.want)
+		}
+	}
+	for range 1000 { // shorter ones say nothing
+		g.Observe(objective/2, objective)
+	}
+	if got := g.Spare(0, objective); got != 80*time.Millisecond {
+		t.Errorf("where gaps are shorter than forecast it spares %v", got)
+	}
+	for range 100 {
+		g.Observe(2*objective, objective)
+	}
+	if got := g.Spare(0, objective); got > 40*time.Millisecond {
+		t.Errorf("where gaps are longer than forecast it spares %v", got)
+	}
+}
+
 // Without samples forecasts are believed: a token is held until decode's is due within the objective.
 func TestFirstGap_BelievesForecastsAtFirst(t *testing.T) {
 	var g FirstGap

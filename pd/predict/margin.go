@@ -93,6 +93,13 @@ func (m *Margin) stepLocked(longer bool, share float64) {
 	m.ratio = min(max(m.ratio, cmp.Or(m.Least, leastRatio)), mostRatio)
 }
 
+// Within is the longest prediction whose Bound is within a time, where things take no less than predicted.
+func (m *Margin) Within(bound time.Duration) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return time.Duration(float64(bound) / max(1, cmp.Or(m.ratio, m.Least, 1)))
+}
+
 // Bound is when what is predicted will be there with some certainty.
 func (m *Margin) Bound(predicted time.Duration) time.Duration {
 	m.mu.Lock()
