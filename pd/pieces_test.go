@@ -110,7 +110,7 @@ func TestPrefillPieces_LeaveTheLastOne(t *testing.T) {
 	})
 }
 
-// bindCut gives a request servers whose link is so slow that its prompt is cut in two, and one place to each part.
+// bindCut gives a request servers whose link is so slow that its prompt is cut, and one place to each part.
 func (f *engineFleet) bindCut(prompt, certain int) (*requestState, *binding) {
 	f.t.Helper()
 	f.Binder.Cost.KVBytesPerToken = 256 << 10
