@@ -92,7 +92,7 @@ func (c *pdConfig) bindService(fs *pflag.FlagSet) {
 	fs.DurationVar((*time.Duration)(&c.Pieces), "prefill-pieces", time.Duration(c.Pieces),
 		"cut prompts whose prefill takes longer than that `time`, where requests wait for their turn and engines are known to take "+
 			"it (vLLM since 0.32 with NIXL, and the prompt's token ids are certain): after each piece the rest waits again, shorter requests go "+
-			"between, and decode pulls a piece while the next is computed; what is left is cut in two where that hides most of its "+
+			"between, and decode pulls a piece while the next is computed; what is left is cut up to three times where that hides most of its "+
 			"transfer; 0 is never")
 	fs.DurationVar(&c.DecodePieces, "decode-pieces", c.DecodePieces,
 		"cut prompts that a decode server computes by itself so that its streams stand still no longer than that `time` at once, or than the "+

@@ -100,9 +100,9 @@ func (c *cluster) answersLongPromptsAsOneEngine() (asked, prompts int) {
 	return asked, prompts
 }
 
-// A prompt that is too short for pieces is cut in two where its transfer takes long, as is believed here of
-// engines that are faster: at least the first ones, before the gateway has learned that. The answers are the same.
-func TestPieces_OfPromptsCutInTwo(t *testing.T) {
+// A prompt that is too short for pieces is cut up to three times where its transfer takes long, as is believed here
+// of engines that are faster: at least the first ones, before the gateway has learned that. The answers are the same.
+func TestPieces_OfPromptsCutForTheTransfer(t *testing.T) {
 	t.Parallel()
 	c := newCuttingCluster(t, 1, 1, func(*engine.Config) {}, func(cfg *config) {
 		inPieces(cfg)
@@ -112,8 +112,7 @@ func TestPieces_OfPromptsCutInTwo(t *testing.T) {
 	})
 	asked, _ := c.answersLongPromptsAsOneEngine()
 	pulled, kept := c.metric("tandem_prefill_pieces_total", `outcome="pulled"`), c.metric("tandem_prefill_pieces_total", `outcome="kept"`)
-	t.Logf("of %d prompts %v were cut", asked, kept)
-	if pulled < 1 || pulled > float64(asked) || kept != pulled {
+	if pulled < 1 || pulled > 3*float64(asked) || kept != pulled {
 		t.Errorf("%v pieces were pulled, %v kept, of %d prompts", pulled, kept, asked)
 	}
 	eventually(t, "no hand-off is left", func() bool { return c.prefill[0].State().HandoffsOpen == 0 })
