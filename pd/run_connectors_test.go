@@ -116,17 +116,19 @@ func TestConnectors_OneBadServerCostsNoRequest(t *testing.T) {
 // might have gone on.
 func TestRun_BothLegsLeaveNothingBehind(t *testing.T) {
 	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, engine: func(c *engine.Config) { c.Connector = engine.ConnectorSGLang }})
-	type held struct{ of [1 << 10]byte }
-	begin := time.Now()
-	for _, stream := range []bool{false, true} {
+	type held [1 << 10]byte
+	serve := func(stream bool) weak.Pointer[held] {
 		value := new(held)
-		of := weak.Make(value)
 		ctx, leave := context.WithCancel(context.WithValue(t.Context(), held{}, value))
+		defer leave()
 		if got, err := f.run(ctx, f.asks(api.Chat, more(api.Chat, stream))); err != nil || got.Prefill == "" {
 			t.Fatalf("%v, by %q", err, got.Prefill)
 		}
-		leave()
-		ctx, leave, value = nil, nil, nil
+		return weak.Make(value)
+	}
+	begin := time.Now()
+	for _, stream := range []bool{false, true} {
+		of := serve(stream)
 		f.eventually("the request is let go", func() bool {
 			runtime.GC()
 			return of.Value() == nil
