@@ -17,6 +17,22 @@ func asksFor(header string) string {
 	return fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n%s", header, len(ask), ask)
 }
 
+// runPiped is a gateway before an engine whose streams say what is written to the pipes that come.
+func runPiped(t *testing.T) (g *running, says chan *io.PipeWriter) {
+	t.Helper()
+	says = make(chan *io.PipeWriter, 1)
+	e := stream()
+	return run(t, usual(t), func(r *http.Request) (*http.Response, error) {
+		resp, err := e.roundTrip(r)
+		if err == nil && r.Method == http.MethodPost {
+			body, w := io.Pipe()
+			resp.Body = body
+			says <- w
+		}
+		return resp, err
+	}, alone(t)), says
+}
+
 // takeStream reads one streamed answer and holds it against what the engine said.
 func takeStream(t *testing.T, in *bufio.Reader) *http.Response {
 	t.Helper()
@@ -119,17 +135,7 @@ func TestConnections_AreIdleBehindAStream(t *testing.T) {
 // A drain waits for a stream to its end, then closes its connection; one that is idle behind a stream it closes at
 // once.
 func TestConnections_AreDrained(t *testing.T) {
-	says := make(chan *io.PipeWriter, 1)
-	e := stream()
-	g := run(t, usual(t), func(r *http.Request) (*http.Response, error) {
-		resp, err := e.roundTrip(r)
-		if err == nil && r.Method == http.MethodPost {
-			body, w := io.Pipe()
-			resp.Body = body
-			says <- w
-		}
-		return resp, err
-	}, alone(t))
+	g, says := runPiped(t)
 	begin := func() (net.Conn, *bufio.Reader, *io.PipeWriter) {
 		conn := g.dial()
 		if _, err := io.WriteString(conn, asksFor("")); err != nil {

@@ -66,17 +66,8 @@ func TestRelay_AWholeStreamIsOneWrite(t *testing.T) {
 
 // A long piece goes out by one call while the stream goes on.
 func TestRelay_ALongPieceIsOneWrite(t *testing.T) {
-	says, event := make(chan *io.PipeWriter, 1), `data: {"choices":[{"index":0,"text":"`+strings.Repeat("a", 4000)+`","finish_reason":null}]}`+"\n\n"
-	e := stream()
-	g := run(t, usual(t), func(r *http.Request) (*http.Response, error) {
-		resp, err := e.roundTrip(r)
-		if err == nil && r.Method == http.MethodPost {
-			body, w := io.Pipe()
-			resp.Body = body
-			says <- w
-		}
-		return resp, err
-	}, alone(t))
+	event := `data: {"choices":[{"index":0,"text":"` + strings.Repeat("a", 4000) + `","finish_reason":null}]}` + "\n\n"
+	g, says := runPiped(t)
 	conn := g.dial()
 	for range 50 {
 		askOn(t, conn)
