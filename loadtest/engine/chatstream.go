@@ -118,13 +118,18 @@ func (s *chatStream) piece(p piece) error {
 	if finish != "" {
 		choice.FinishReason = &finish
 	}
+	s.describe(&choice, p)
+	return s.send(choice, nil, p.result)
+}
+
+// describe says of a token what was asked for beside its text.
+func (s *chatStream) describe(choice *chunkChoice, p piece) {
 	if s.in.Logprobs {
 		choice.Logprobs = &chatLogprobs{Content: []tokenLogprob{s.e.tokenLogprob(p.ranking)}}
 	}
 	if s.in.ReturnTokenIDs {
 		choice.TokenIDs = []int32{p.token}
 	}
-	return s.send(choice, nil, p.result)
 }
 
 // holdBack sends nothing of a token that the parser holds back, unless what the token is was asked for
@@ -134,12 +139,7 @@ func (s *chatStream) holdBack(p piece) error {
 		return nil
 	}
 	choice := chunkChoice{Index: p.at}
-	if s.in.Logprobs {
-		choice.Logprobs = &chatLogprobs{Content: []tokenLogprob{s.e.tokenLogprob(p.ranking)}}
-	}
-	if s.in.ReturnTokenIDs {
-		choice.TokenIDs = []int32{p.token}
-	}
+	s.describe(&choice, p)
 	return s.send(choice, nil, nil)
 }
 
