@@ -79,8 +79,7 @@ func (o *Orchestrator) decodeDriven(ctx context.Context, st *requestState, b *bi
 	}
 	failed := o.decodeLeg(ctx, st, b)
 	if failed == nil {
-		held, computed := st.predictedCache()
-		b.prefill.ReleasePrefilledBy(computed, held)
+		st.releaseUnseenPrefill(b)
 		return nil
 	}
 	b.decode.Release()
@@ -89,4 +88,11 @@ func (o *Orchestrator) decodeDriven(ctx context.Context, st *requestState, b *bi
 		b.prefill.Server().Suspect(pools.Prefill)
 	}
 	return failed
+}
+
+// releaseUnseenPrefill gives back the place of a prefill that decode asked for itself, now that decode has shown that it
+// is done.
+func (st *requestState) releaseUnseenPrefill(b *binding) {
+	held, computed := st.predictedCache()
+	b.prefill.ReleasePrefilledBy(computed, held)
 }

@@ -288,8 +288,7 @@ func (p *Pick) end() bool {
 func (p *Pick) endPrefill() {
 	p.sample.end()
 	if p.b.prefill != nil {
-		held, computed := p.st.predictedCache()
-		p.b.prefill.ReleasePrefilledBy(computed, held)
+		p.st.releaseUnseenPrefill(p.b)
 	}
 }
 
