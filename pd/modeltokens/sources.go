@@ -24,6 +24,7 @@ type openedSource struct {
 	done   chan struct{}
 	source *tokens.Source // nil: an error was said once, by open
 	why    tokens.Reason  // why it is nil
+	until  time.Time      // it is asked for again then; zero: never
 }
 
 // openPatience is how long a request waits for its model's token source. Reading a large
@@ -31,9 +32,14 @@ type openedSource struct {
 // wait.
 const openPatience = 50 * time.Millisecond
 
+// openAgain is how long after a model had no source yet it is asked for again: not by each
+// request, since that takes a goroutine, a timer and a thread that wakes up for it, 20 us of a
+// request's CPU where few come.
+const openAgain = time.Second
+
 // New returns the sources that open gives, by base model. While a model's prompts stay unknown
-// open gives none, with the tokens.Reason as the error, and is asked again; after any other error
-// it is not.
+// open gives none, with the tokens.Reason as the error, and is asked again a second later; after any
+// other error it is not.
 func New(open func(model string) (*tokens.Source, error)) *Sources {
 	return &Sources{sources: make(map[string]*openedSource), open: open}
 }
@@ -80,7 +86,7 @@ func (s *Sources) opened(model string) *openedSource {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o, known := s.sources[model]
-	if known || s.sources == nil {
+	if known && !o.over(time.Now()) || s.sources == nil {
 		return o
 	}
 	o = &openedSource{done: make(chan struct{})}
@@ -90,14 +96,22 @@ func (s *Sources) opened(model string) *openedSource {
 		opened, err := s.open(model)
 		o.source = opened
 		if errors.As(err, &o.why) { // not yet: its servers may come to publish
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			delete(s.sources, model)
+			o.until = time.Now().Add(openAgain)
 		} else if err != nil {
 			o.why = tokens.Unusable
 		}
 	})
 	return o
+}
+
+// over says whether the source has to be asked for again.
+func (o *openedSource) over(now time.Time) bool {
+	select {
+	case <-o.done:
+		return !o.until.IsZero() && !now.Before(o.until)
+	default:
+		return false
+	}
 }
 
 // Learn teaches a model's source the token ids of a prompt, and has them passed on where replicas

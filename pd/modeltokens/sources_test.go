@@ -13,7 +13,8 @@ import (
 )
 
 // A model's token source is opened once, by the first request that asks for it, which waits for
-// it only for a moment; one that is not there yet is asked for again, one that failed is not.
+// it only for a moment; one that is not there yet is asked for again a second later, one that failed
+// is not.
 func TestSources_AreOpenedOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		source *tokens.Source
@@ -26,7 +27,7 @@ func TestSources_AreOpenedOnce(t *testing.T) {
 		"at once":        {new(tokens.Source), nil, 0, true, 1, [2]tokens.Reason{}},
 		"in a moment":    {new(tokens.Source), nil, openPatience - 1, true, 1, [2]tokens.Reason{}},
 		"later":          {new(tokens.Source), nil, openPatience + 1, false, 1, [2]tokens.Reason{tokens.Loading, ""}},
-		"not there yet":  {nil, tokens.NoEvents, 0, false, 3, [2]tokens.Reason{tokens.NoEvents, tokens.NoEvents}},
+		"not there yet":  {nil, tokens.NoEvents, 0, false, 2, [2]tokens.Reason{tokens.NoEvents, tokens.NoEvents}},
 		"it cannot be":   {nil, errors.New("no tokenizer"), 0, false, 1, [2]tokens.Reason{tokens.Unusable, tokens.Unusable}},
 		"it never opens": {nil, errors.New("no tokenizer"), time.Minute, false, 1, [2]tokens.Reason{tokens.Loading, tokens.Unusable}},
 	} {
