@@ -25,6 +25,7 @@ type body struct {
 	how     framing
 	keep    bool        // the connection may be used again
 	full    bool        // the last read filled all that it was given: there may be more
+	late    bool        // it was read by ReadLate
 	trailer http.Header // that was announced
 }
 
@@ -94,6 +95,10 @@ func (b *body) ReadLate(room socket.Room) (int, error) {
 	defer b.mu.Unlock()
 	if b.how != byChunks || b.in != nil || b.full || b.err != nil || b.closed.Load() {
 		return b.read(room.Take())
+	}
+	if !b.late {
+		b.late = true
+		socket.DelayAcks(b.c.Conn)
 	}
 	received, err := b.c.readLate(room)
 	return b.takeReceived(room.Take(), received, err)

@@ -9,6 +9,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // countedRoom is room that says when it is taken and released.
@@ -90,4 +92,54 @@ func TestReadLate_OfAPipe(t *testing.T) {
 	if n, err := ReadLate(Of(ours), room); err != nil || string(room.data[:n]) != "hi" {
 		t.Errorf("%d bytes, %v", n, err)
 	}
+}
+
+// Pieces that follow each other are acknowledged two at a time. The peer counts the packets that come back.
+func TestDelayAcks_HalvesThem(t *testing.T) {
+	const pieces = 200
+	acks := func(delayed bool) uint32 {
+		tcp, peer := pair(t)
+		ours, room := Of(tcp), &countedRoom{released: make(chan struct{}, 1)}
+		if delayed {
+			DelayAcks(ours)
+		}
+		before := packetsIn(t, peer)
+		for range pieces {
+			write(t, peer, []byte("piece"))
+			if n, err := ReadLate(ours, room); n != 5 || err != nil {
+				t.Fatalf("%d bytes, %v", n, err)
+			}
+		}
+		return packetsIn(t, peer) - before
+	}
+	if each := acks(false); each < pieces/2 {
+		t.Errorf("%d acknowledgements of %d pieces without: the kernel does not need it any more", each, pieces)
+	}
+	fewest := uint32(pieces)
+	for range 20 { // a machine that stands still for 40 ms has them at once again
+		if fewest = min(fewest, acks(true)); fewest <= pieces*6/10 {
+			return
+		}
+	}
+	t.Errorf("%d acknowledgements of %d pieces", fewest, pieces)
+}
+
+// packetsIn is how many packets a socket has received.
+func packetsIn(t *testing.T, c *net.TCPConn) (n uint32) {
+	t.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) {
+		info, failed := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if failed != nil {
+			t.Error(failed)
+			return
+		}
+		n = info.Segs_in
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
