@@ -145,7 +145,7 @@ func (l *Lease) ReleasePrefilled(newTokens, cached int, beside time.Duration) {
 }
 
 // ReleasePrefilledBy is ReleasePrefilled where nothing says when the prefill was done, only that it is by
-// now: the curve learns what it took at the most.
+// now: the curve learns what it took at the most, and what the engine's clock says.
 func (l *Lease) ReleasePrefilledBy(newTokens, cached int) {
 	if !l.released.CompareAndSwap(false, true) {
 		return
@@ -156,7 +156,9 @@ func (l *Lease) ReleasePrefilledBy(newTokens, cached int) {
 	ended, known := l.server.work[LegIndex(Prefill)].End(l.seq, now)
 	l.server.mu.Unlock()
 	if known {
-		l.server.prefill.ObserveAtMost(curve.PrefillFeatures(newTokens, cached), ended.Served, now)
+		x := curve.PrefillFeatures(newTokens, cached)
+		l.server.prefill.ObserveAtMost(x, ended.Served, now)
+		l.server.prefill.EndMetered(x, 1)
 	}
 	l.end(now)
 }

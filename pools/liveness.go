@@ -204,8 +204,11 @@ func (s *Server) ProbeFailed(before *Health, reason string) {
 	s.fleet.updateMissing()
 }
 
-// ReportLoad keeps the load that was read from the engine.
+// ReportLoad keeps the load that was read from the engine, and learns from what it says of prefills.
 func (s *Server) ReportLoad(load load.Load) {
+	if load.Prefills.Known && load.PrefillSeconds.Known {
+		s.prefill.ReadMeter(load.Prefills.Value, load.PrefillSeconds.Value, load.At)
+	}
 	if load.TokenBytes.Known {
 		s.tokenBytes.Store(math.Float64bits(load.TokenBytes.Value))
 	}

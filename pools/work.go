@@ -99,17 +99,19 @@ func (l *Lease) EndLocalPrefill(newTokens, cached int) {
 	l.server.fleet.changed.notify()
 }
 
-// EndLocalWhole is EndLocalPrefill of a prompt whose answer of so many tokens came whole: when its first
-// token was there is not known. The curve learns that the prompt took no longer than the server took for all
-// of it. No step of an answer takes longer than the one that computes the prompt, so that this took its share
-// of the time at the least.
-func (l *Lease) EndLocalWhole(newTokens, cached, tokens int) {
+// EndLocalWhole is EndLocalPrefill of a prompt whose answers, so many of so many tokens together, came whole: when
+// the first token was there is not known. The curve learns that the prompt took no longer than the server took for all
+// of it, and what the engine's clock says (curve.Learned.ReadMeter). No step of an answer takes longer than the one
+// that computes the prompt, so that this took its share of the time at the least.
+func (l *Lease) EndLocalWhole(newTokens, cached, answers, tokens int) {
 	now := time.Now()
 	ended, known := l.endLocal(now)
 	if !known {
 		return
 	}
-	l.server.prefill.ObserveAtMost(curve.PrefillFeatures(newTokens, cached), ended.Served, now)
+	x := curve.PrefillFeatures(newTokens, cached)
+	l.server.prefill.ObserveAtMost(x, ended.Served, now)
+	l.server.prefill.EndMetered(x, max(1, answers))
 	if tokens > 0 {
 		ended.Served = min(ended.Served, now.Sub(l.sent)/time.Duration(tokens))
 		l.server.evidence.Observe(ended)

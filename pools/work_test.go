@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools/curve"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // replicaWork is what others have on each server, and how many of them have anything.
@@ -178,7 +179,7 @@ func TestEndLocalWhole_ShowsWhatAPromptTakesAtLeast(t *testing.T) {
 			l.MarkSent(0)
 			time.Sleep(100 * time.Millisecond)
 			before := s.PrefillCurve()
-			l.EndLocalWhole(100, 0, tokens)
+			l.EndLocalWhole(100, 0, 1, tokens)
 			l.Release()
 			shown := curve.NewSupport(maps.All(map[*curve.Evidence]float64{s.Evidence(): 0}))
 			if got := shown.Seconds(10); math.Abs(got-want) > 1e-9 || shown.None() != (want == 0) {
@@ -202,7 +203,7 @@ func TestLease_WhatEndsUnseenBoundsTheCurve(t *testing.T) {
 			l.MarkSent(0)
 			l.EndsUnseen()
 			time.Sleep(5 * time.Millisecond)
-			l.EndLocalWhole(prompt, 0, 10)
+			l.EndLocalWhole(prompt, 0, 1, 10)
 			l.Release()
 		},
 		"prefills that decode asks for": func(s *Server) {
@@ -230,4 +231,39 @@ func TestLease_WhatEndsUnseenBoundsTheCurve(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Sent one behind the other, each when the one before is believed to be computed, whole answers show nothing that
+// contradicts the belief: of four prompts in a second each answer comes a quarter of a second behind the one before.
+// The engine's clock shows that their prompts took 20 ms.
+func TestReportLoad_TheEnginesClockSaysWhatPromptsOfWholeAnswersTook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := upFleet(t, nil, spec("http://10.0.0.1:1", Both)).Servers()[0]
+		x := curve.PrefillFeatures(3000, 0)
+		believed := s.PrefillCurve().Seconds(x)
+		page := func(prompts int) {
+			l := load.Load{Engine: "vllm", Running: reading(0), At: time.Now()}
+			l.Prefills, l.PrefillSeconds = reading(float64(prompts)), reading(0.02*float64(prompts))
+			s.ReportLoad(l)
+		}
+		page(0)
+		for n := 1; n <= 40; n++ {
+			l := claim(t, s, Decode, curve.Work{Tokens: 3060})
+			l.BeginLocalPrefill(curve.Work{Tokens: 3000, Estimate: 250 * time.Millisecond})
+			l.MarkSent(0)
+			l.EndsUnseen()
+			time.Sleep(250 * time.Millisecond)
+			l.EndLocalWhole(3000, 0, 1, 60)
+			l.Release()
+			if n == 4 && s.PrefillCurve().Seconds(x) < 0.9*believed {
+				t.Error("it is believed to be faster before its clock was read")
+			}
+			if n%4 == 0 {
+				page(n)
+			}
+		}
+		if got := s.PrefillCurve().Seconds(x); got < 0.018 || got > 0.022 {
+			t.Errorf("prompts of 20 ms are believed to take %v s (before: %v)", got, believed)
+		}
+	})
 }

@@ -41,8 +41,9 @@ type Learned struct {
 	// Their ratio is the factor: seconds that works took, and that the prior predicted.
 	observed, predicted float64
 	scatter             scatter
-	latest              step   // of the server, not in them yet: more works may belong to it
-	atMost              bound  // what works took at the most
+	latest              step  // of the server, not in them yet: more works may belong to it
+	atMost              bound // what works took at the most
+	metered             meter
 	own                 Report // sums of what was seen here, for other replicas
 	a                   [3][3]float64
 	b                   [3]float64
@@ -195,16 +196,7 @@ func (l *Learned) ObserveAtMost(x Features, took time.Duration, now time.Time) {
 	if m.samples > 0 && took.Seconds() <= sameStep*l.factorLocked()*predicted { // of the same step as the one before
 		predicted = max(0, predicted-l.prior.Fixed())
 	}
-	m.observed = speedKeep*m.observed + max(0, took.Seconds())
-	m.predicted = speedKeep*m.predicted + predicted
-	m.samples = min(knownAfter, m.samples+1)
-	if m.samples < knownAfter || m.predicted <= 0 || m.observed >= l.factorLocked()*m.predicted {
-		return
-	}
-	l.countLocked()
-	average := m.predicted * (1 - speedKeep)
-	l.addOwnLocked(l.followLocked(step{m.observed / m.predicted * average, average, 1, l.silentLocked(now)}))
-	l.countSamplesLocked(1, now)
+	l.boundLocked(m, max(0, took.Seconds()), predicted, 1, now)
 }
 
 // countLocked enters the latest step of the server.

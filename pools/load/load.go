@@ -24,7 +24,10 @@ type Load struct {
 	KVTokens      Gauge  // KV capacity in tokens
 	BlockTokens   Gauge  // tokens of a KV block
 	TokenBytes    Gauge  // bytes of the KV of a token, as it crosses a link
-	Adapters      Adapters
+	Prefills      Gauge  // requests that ended since the engine's start, of which PrefillSeconds is the sum
+	// PrefillSeconds is how long they took from their first step to their first token.
+	PrefillSeconds Gauge
+	Adapters       Adapters
 	// External is the prompt tokens waiting that no gateway sent, as far as this one
 	// knew when it read the load.
 	External Gauge

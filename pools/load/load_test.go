@@ -95,6 +95,10 @@ func TestParseMetrics(t *testing.T) {
 		{"vLLM in Ray", "vllm_num_requests_running{engine=\"0\"} 2\n", nil, Load{Engine: "vllm", Running: known(2)}},
 		{"tokens", "vllm:num_tokens_running 900\nvllm:num_tokens_waiting 4000\n", nil, Load{Engine: "vllm", RunningTokens: known(900), WaitingTokens: known(4000)}},
 		{"KV that moved", vllmMoved, nil, Load{Engine: "vllm", Running: known(0), TokenBytes: known(4644864. / 2002)}},
+		{"what prefills took", "vllm:num_requests_running 0\n# TYPE vllm:request_prefill_time_seconds histogram\n" +
+			"vllm:request_prefill_time_seconds_bucket{engine=\"0\",le=\"+Inf\"} 7\nvllm:request_prefill_time_seconds_sum{engine=\"0\"} 0.5\nvllm:request_prefill_time_seconds_count{engine=\"0\"} 7\n" +
+			"vllm:request_prefill_time_seconds_sum{engine=\"1\"} 0.25\nvllm:request_prefill_time_seconds_count{engine=\"1\"} 2\n", nil,
+			Load{Engine: "vllm", Running: known(0), Prefills: known(9), PrefillSeconds: known(.75)}},
 		{"KV of two connectors", vllmMoved + "vllm:kv_offload_load_bytes_total{engine=\"0\"} 2002\n", nil,
 			Load{Engine: "vllm", Running: known(0), TokenBytes: known(4646866. / 2002)}},
 		{"too little KV that moved", strings.Replace(vllmMoved, " 2002.0", " 999.0", 1), nil, Load{Engine: "vllm", Running: known(0)}},

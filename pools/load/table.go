@@ -27,10 +27,12 @@ const (
 	TokenBytes    Reading = "kv_bytes_per_token"
 	MovedBytes    Reading = "moved_bytes" // with moved_tokens, another way to give kv_bytes_per_token
 	MovedTokens   Reading = "moved_tokens"
-	AdapterNames  Reading = "adapters" // in the labels of vLLM's series; its value is their time
+	Prefills      Reading = "prefills"        // that ended, since the engine's start
+	PrefillTime   Reading = "prefill_seconds" // from the first step to the first token, of all of them
+	AdapterNames  Reading = "adapters"        // in the labels of vLLM's series; its value is their time
 )
 
-var readings = [...]Reading{Running, Waiting, RunningTokens, WaitingTokens, KVUsed, KVTokens, BlockTokens, Blocks, TokenBytes, MovedBytes, MovedTokens, AdapterNames}
+var readings = [...]Reading{Running, Waiting, RunningTokens, WaitingTokens, KVUsed, KVTokens, BlockTokens, Blocks, TokenBytes, MovedBytes, MovedTokens, Prefills, PrefillTime, AdapterNames}
 
 // Table lists under which names one engine exposes its load: for each reading
 // the series that may hold it, the first that is there counts; of MovedBytes the sum of all.
@@ -73,6 +75,8 @@ func DefaultTables() []Table {
 			MovedBytes:    name("vllm:nixl_bytes_transferred_sum", "vllm:kv_offload_load_bytes_total"),
 			MovedTokens: append(where("vllm:prompt_tokens_by_source_total", "source", "external_kv_transfer"),
 				name("vllm:external_prefix_cache_hits_total")...),
+			Prefills:     name("vllm:request_prefill_time_seconds_count"),
+			PrefillTime:  name("vllm:request_prefill_time_seconds_sum"),
 			AdapterNames: name("vllm:lora_requests_info"),
 		}},
 		{Engine: "sglang", Path: MetricsPath, Series: map[Reading][]Series{
@@ -181,16 +185,18 @@ func (t Table) read(families map[string]*dto.MetricFamily, rank *int) Load {
 		return Gauge{}
 	}
 	l := Load{
-		Engine:        t.Engine,
-		Running:       first(Running, sum),
-		Waiting:       first(Waiting, sum),
-		RunningTokens: first(RunningTokens, sum),
-		WaitingTokens: first(WaitingTokens, sum),
-		KVUsed:        first(KVUsed, math.Max),
-		KVTokens:      first(KVTokens, sum),
-		BlockTokens:   first(BlockTokens, math.Max),
-		TokenBytes:    first(TokenBytes, math.Max),
-		Adapters:      parseAdapters(families, t.Series[AdapterNames]),
+		Engine:         t.Engine,
+		Running:        first(Running, sum),
+		Waiting:        first(Waiting, sum),
+		RunningTokens:  first(RunningTokens, sum),
+		WaitingTokens:  first(WaitingTokens, sum),
+		KVUsed:         first(KVUsed, math.Max),
+		KVTokens:       first(KVTokens, sum),
+		BlockTokens:    first(BlockTokens, math.Max),
+		TokenBytes:     first(TokenBytes, math.Max),
+		Prefills:       first(Prefills, sum),
+		PrefillSeconds: first(PrefillTime, sum),
+		Adapters:       parseAdapters(families, t.Series[AdapterNames]),
 	}
 	blocks := first(Blocks, sum)
 	if capacity := blocks.Value * l.BlockTokens.Value; !l.KVTokens.Known && blocks.Known && capacity > 0 && usable(capacity) {
