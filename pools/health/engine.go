@@ -24,7 +24,7 @@ const maxProbeBody = 8 << 20
 type engine struct {
 	server    *pools.Server
 	transport http.RoundTripper
-	limit     time.Duration // of a question and its answer; 0: it has none
+	limit     time.Duration // of a question and its answer, in time in which this process runs; 0: it has none
 }
 
 // get returns what the engine has at a URL. Any answer is a sign of life.
@@ -36,11 +36,14 @@ func (e engine) get(ctx context.Context, url string) ([]byte, error) {
 
 // read is get into a buffer. Redirections are not followed.
 func (e engine) read(ctx context.Context, url string, into *bytes.Buffer) error {
-	if e.limit > 0 {
-		limited, cancel := context.WithTimeout(ctx, e.limit)
-		defer cancel()
-		ctx = limited
+	if e.limit <= 0 {
+		return e.readAll(ctx, url, into)
 	}
+	return withinOwnTime(ctx, e.limit, func(ctx context.Context) error { return e.readAll(ctx, url, into) })
+}
+
+// readAll is read without a time limit.
+func (e engine) readAll(ctx context.Context, url string, into *bytes.Buffer) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err

@@ -120,6 +120,32 @@ func TestEngine_Get(t *testing.T) {
 	}
 }
 
+// A question has its time limit in time in which this process runs, and no other: an answer that was there
+// while the process was stopped is read when it goes on.
+func TestEngine_AQuestionEndsByOwnTimeAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		byClock := false
+		silent := roundTripper(func(req *http.Request) (*http.Response, error) {
+			_, byClock = req.Context().Deadline()
+			<-req.Context().Done()
+			return nil, req.Context().Err()
+		})
+		const limit = 2 * time.Second
+		e, asked := engine{pools.NewServer(spec("http://10.0.0.1:1", pools.Decode)), silent, limit}, time.Now()
+		if _, err := e.get(t.Context(), "http://10.0.0.1:1/metrics"); !isTimeout(err) || absent(err) {
+			t.Errorf("it ends with %v", err)
+		}
+		if took := time.Since(asked); took != limit || byClock {
+			t.Errorf("it ends after %v, want %v; by the clock on the wall: %v", took, limit, byClock)
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := e.get(gone, "http://10.0.0.1:1/metrics"); !errors.Is(err, context.Canceled) {
+			t.Errorf("whoever asked has left: %v", err)
+		}
+	})
+}
+
 // What probes end with is told apart by its cause, however it is wrapped.
 func TestErrors_AreDistinguishedByTheirCause(t *testing.T) {
 	status := func(code int) error { return fmt.Errorf("probe: %w", statusError{"/health", code}) }

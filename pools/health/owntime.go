@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -55,13 +56,15 @@ func afterOwnTime(d time.Duration, f func()) (stop func()) {
 	}
 }
 
-// withOwnTimeout returns a context that ends, with context.DeadlineExceeded as its cause,
-// once this process has run for d.
-func withOwnTimeout(parent context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// withinOwnTime does something with a context that ends once this process has run for d. It returns its
+// error, and context.DeadlineExceeded where that came of the end.
+func withinOwnTime(parent context.Context, d time.Duration, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(parent)
-	stop := afterOwnTime(d, func() { cancel(context.DeadlineExceeded) })
-	return ctx, func() {
-		stop()
-		cancel(context.Canceled)
+	defer cancel(nil)
+	defer afterOwnTime(d, func() { cancel(context.DeadlineExceeded) })()
+	err := do(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		return context.DeadlineExceeded
 	}
+	return err
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -54,7 +53,7 @@ func (p *probeRequester) run(ctx context.Context) {
 
 func (p *probeRequester) prove(ctx context.Context) {
 	proof := p.server.BeginProbeRequest(p.leg, time.Now())
-	err := p.generateInTime(ctx)
+	err := withinOwnTime(ctx, p.patience(time.Now()), p.generate)
 	if ctx.Err() != nil {
 		return
 	}
@@ -69,17 +68,6 @@ func (p *probeRequester) prove(ctx context.Context) {
 	case proof.Ejected():
 		p.log.Info("server proved by a probe request", "leg", p.leg.String(), "away", away.String())
 	}
-}
-
-// generateInTime is generate, with context.DeadlineExceeded when it takes too long.
-func (p *probeRequester) generateInTime(ctx context.Context) error {
-	ctx, cancel := withOwnTimeout(ctx, p.patience(time.Now()))
-	defer cancel()
-	err := p.generate(ctx)
-	if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		return context.DeadlineExceeded
-	}
-	return err
 }
 
 // generate runs one generation on the server. An engine that refuses the request
