@@ -3,6 +3,7 @@ package pd
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
@@ -79,7 +80,8 @@ func newEngineFleet(t *testing.T, shape fleetShape) *engineFleet {
 	transport := enginehttp.NewTransport(5 * time.Second)
 	t.Cleanup(transport.CloseIdleConnections)
 	cfg := pools.Default()
-	cfg.ProbeInterval = time.Hour // no probe comes to a request's help
+	cfg.ProbeInterval = time.Hour  // no probe comes to a request's help
+	cfg.ProbeTimeout = time.Minute // the one probe tells all, on a busy machine too
 	for _, name := range shape.adapters {
 		cfg.Adapters.Directory = append(cfg.Adapters.Directory, pools.Adapter{Name: name, Path: "/" + name})
 	}
@@ -123,17 +125,28 @@ func newEngineFleet(t *testing.T, shape fleetShape) *engineFleet {
 
 func startEngine(t *testing.T, role string, change func(*engine.Config)) *engine.Engine {
 	t.Helper()
-	return enginetest.Start(t, role, testModel, change)
+	return enginetest.Start(t, role, testModel, func(cfg *engine.Config) {
+		cfg.Lease = time.Hour // real time: none ends within a test, however long that is stopped for
+		if change != nil {
+			change(cfg)
+		}
+	})
 }
+
+// looks is how often a test looks whether something has come true, every millisecond. It is a number and no
+// time: on a busy machine a test may be stopped for longer than anything takes that it waits for.
+const looks = 30_000
 
 // eventually waits until something has come true.
 func (f *engineFleet) eventually(what string, is func() bool) {
 	f.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			f.t.Fatalf("it never came true: %s", what)
+	for range looks {
+		if is() {
+			return
 		}
+		time.Sleep(time.Millisecond)
 	}
+	f.t.Fatalf("it never came true: %s", what)
 }
 
 // identified waits until the engines have said what they are, which comes behind the first probe.
@@ -385,6 +398,16 @@ func (f *engineFleet) nothingIsLeft() {
 	if begun, ended := len(f.spans.Started()), len(f.spans.Ended()); begun != ended {
 		f.t.Errorf("%d spans began, %d ended", begun, ended)
 	}
+}
+
+// reasons say of each attempt at the last request why decode ran alone, if it did, what kept servers from making a
+// pair, and how it ended.
+func (f *engineFleet) reasons() (all []string) {
+	last, _ := f.Decisions.Find("r")
+	for _, c := range last.Choices {
+		all = append(all, fmt.Sprintf("prefill %q, decode %q, alone %q (%s): %q", c.Chosen.Prefill, c.Chosen.Decode, c.Reason, c.Mismatch, c.Outcome))
+	}
+	return all
 }
 
 // steps are the spans that have ended, in order.

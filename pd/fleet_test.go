@@ -116,7 +116,6 @@ func newProbedFleet(tb testing.TB, each int, prompt []uint32, interval time.Dura
 	return f
 }
 
-// await returns when something has come true.
 // becomesSGLangPair makes it one prefill server, 10.8.0.1, and one decode server, 10.8.0.2, whose legs run
 // together.
 func (f *testFleet) becomesSGLangPair(tb testing.TB) {
@@ -129,13 +128,16 @@ func (f *testFleet) becomesSGLangPair(tb testing.TB) {
 	f.await(tb, f.up)
 }
 
+// await returns when something has come true.
 func (f *testFleet) await(tb testing.TB, what func() bool) {
 	tb.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !what(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			tb.Fatal("it never came true")
+	for range looks {
+		if what() {
+			return
 		}
+		time.Sleep(time.Millisecond)
 	}
+	tb.Fatal("it never came true")
 }
 
 func (f *testFleet) up() bool {

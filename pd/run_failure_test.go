@@ -16,6 +16,10 @@ import (
 	"github.com/tandem-gateway/tandem/pools/breaker"
 )
 
+// afresh makes each leg go out on a connection of its own, and none on one of a probe: an engine that ends may have
+// read what is on that.
+func afresh(o *Orchestrator) { o.Transport.(*enginehttp.Transport).DisableKeepAlives = true }
+
 // quickly makes hanging legs end within a test.
 func quickly(o *Orchestrator) {
 	o.Config.PrefillTimeout, o.Config.FirstEventTimeout = 300*time.Millisecond, 300*time.Millisecond
@@ -50,8 +54,8 @@ func TestRun_AnotherServerTakesOver(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s%d%s/stream=%v", role, c.fault.Kind, c.fault.Status, c.fault.Path, stream), func(t *testing.T) {
 				t.Parallel()
 				f := newEngineFleet(t, fleetShape{prefill: 2, decode: 2, orchestrator: func(o *Orchestrator) {
-					o.Transport.(*enginehttp.Transport).DisableKeepAlives = true // no leg goes out on a connection of a probe
-					if c.reason == Timeout {                                     // else no limit, since on a busy machine all are slow
+					afresh(o)
+					if c.reason == Timeout { // else no limit, since on a busy machine all are slow
 						quickly(o)
 					}
 				}})
@@ -191,7 +195,7 @@ func TestRun_AHandoffThatNobodySawGoesToTheNextDecode(t *testing.T) {
 		stranded int
 	}{{engine.Fault{Kind: engine.FaultRefuse}, 0}, {engine.Fault{Kind: engine.FaultStatus, Status: 503}, 1}, {engine.Fault{Kind: engine.FaultStatus, Status: 429}, 1}} {
 		for _, stream := range []bool{false, true} {
-			f := newEngineFleet(t, fleetShape{prefill: 1, decode: 2})
+			f := newEngineFleet(t, fleetShape{prefill: 1, decode: 2, orchestrator: afresh})
 			req := f.asks(api.Chat, more(api.Chat, stream))
 			want := reference(t, req)
 			f.decode[0].SetFault(c.fault)
@@ -199,7 +203,7 @@ func TestRun_AHandoffThatNobodySawGoesToTheNextDecode(t *testing.T) {
 			for f.metric("tandem_retries_total") == 0 && tries < 40 {
 				tries++
 				if got := f.served(req); got.text != want || got.Prefill == "" {
-					t.Fatalf("%s %d, stream %v, try %d: %q by %q and %q, want %q by a pair, spans %v", c.fault.Kind, c.fault.Status, stream, tries, got.text, got.Prefill, got.Decode, want, f.steps())
+					t.Fatalf("%s %d, stream %v, try %d: %q by %q and %q, want %q by a pair, %s", c.fault.Kind, c.fault.Status, stream, tries, got.text, got.Prefill, got.Decode, want, f.reasons())
 				}
 			}
 			f.decode[0].ClearFaults()
