@@ -283,8 +283,8 @@ func TestRun_AClientThatLeavesBehindPrefillStrandsItsHandoff(t *testing.T) {
 	}
 }
 
-// A hand-off is stranded where decode surely has not fetched it and no other server can: not where
-// decode failed at it, or never got it, unless it is bound to that server.
+// A hand-off is stranded where decode surely has not fetched it and no other server will: not where
+// decode failed at it. One that decode never got waits for another attempt, if there is one.
 func TestRun_AHandoffIsStrandedWhereNobodyCanHaveFetchedIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		connector string
@@ -294,7 +294,7 @@ func TestRun_AHandoffIsStrandedWhereNobodyCanHaveFetchedIt(t *testing.T) {
 		"refused":                          {"nixl", 400, 1},
 		"busy":                             {"nixl", 503, 1},
 		"failed":                           {"nixl", 502, 0},
-		"unsent, for another server":       {"nixl", 0, 0},
+		"unsent, and not tried again":      {"nixl", 0, 1},
 		"unsent, and bound to that server": {"p2p-nccl", 0, 1},
 	} {
 		f := newTestFleet(t, 1, testPrompt(100))

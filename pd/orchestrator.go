@@ -140,6 +140,7 @@ func (o *Orchestrator) locate(ctx context.Context, st *requestState) {
 // reset is a request before its first attempt.
 func (o *Orchestrator) reset(st *requestState) {
 	st.release()
+	o.strandWaiting(st)
 	*st = requestState{client: st.client, req: st.client, form: o.formOf(st.client), entry: st.entry, arrived: st.arrived, span: st.span, memory: st.memory, capacity: st.capacity}
 	st.bind = bindRequest{req: st.client, base: o.BaseOf(st.client.Model), arrived: st.arrived, entry: st.entry, waited: st.entry.Waited}
 	st.bind.firstFromPrefill = firstTokens{o}.mayBeFromPrefill(st.client)
@@ -201,8 +202,18 @@ func (o *Orchestrator) choose(ctx context.Context, st *requestState) (*binding, 
 	if err != nil {
 		return nil, st.lastErrorOr(err)
 	}
+	if b.handoff == nil {
+		o.strandWaiting(st)
+	}
 	st.recordBinding(b)
 	return b, nil
+}
+
+// strandWaiting gives up the hand-off that waits for another decode server, if one does: none can read
+// it, or it is too old, or there is no other attempt.
+func (o *Orchestrator) strandWaiting(st *requestState) {
+	o.Metrics.countStranded(st.bind.tried.handoff)
+	st.bind.tried.handoff = nil
 }
 
 // tryAgain returns nil if a failed leg is followed by another attempt, and else the error
@@ -240,6 +251,7 @@ func (o *Orchestrator) relay(ctx context.Context, st *requestState, b *binding) 
 
 // end gives back what a request holds, save what its stream does until that ends.
 func (o *Orchestrator) end(st *requestState) {
+	o.strandWaiting(st)
 	if !st.streams {
 		st.release()
 		st.releaseText()

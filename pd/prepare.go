@@ -29,12 +29,8 @@ func (o *Orchestrator) prepare(ctx context.Context, st *requestState, b *binding
 		failed = unready(ctx, leg, b.decode, awaitDecode)
 	}
 	endLegSpan(span, failed)
-	if failed == nil {
-		return nil
-	}
-	b.release()
-	if failed.Kind == Gone {
-		o.Metrics.countStranded(b.handoff)
+	if failed != nil {
+		b.release()
 	}
 	return failed
 }

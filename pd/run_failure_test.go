@@ -217,6 +217,41 @@ func TestRun_AHandoffThatNobodySawGoesToTheNextDecode(t *testing.T) {
 	}
 }
 
+// A hand-off that its decode server never saw is given up where no server that is left can read it: the
+// others have other weights, as during a rollout, or there are none. The request is served without it if
+// it can be.
+func TestRun_AHandoffThatNoServerLeftCanReadIsGivenUp(t *testing.T) {
+	for _, others := range []int{0, 1} {
+		for _, stream := range []bool{false, true} {
+			f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1 + others, orchestrator: afresh})
+			var specs []pools.Spec
+			for _, s := range f.Fleet.Servers() {
+				spec := s.Spec
+				if others > 0 && spec.URL == f.decode[1].URL() {
+					spec.Weights = "new"
+				}
+				specs = append(specs, spec)
+			}
+			if err := f.Fleet.Apply(specs); err != nil {
+				t.Fatal(err)
+			}
+			f.decode[0].SetFault(engine.Fault{Kind: engine.FaultRefuse})
+			req := f.asks(api.Chat, more(api.Chat, stream))
+			want := reference(t, req)
+			got, err := f.run(t.Context(), req)
+			if served := others > 0; (err == nil) != served || served && (got.text != want || got.Decode != f.server(f.decode[1]).ID()) {
+				t.Errorf("%d others, stream %v: %q, %v, want %q", others, stream, got.text, err, want)
+			}
+			if d, _ := f.Decisions.Find("r"); d.Choices[0].Chosen.Prefill != f.server(f.prefill[0]).ID() {
+				t.Errorf("%d others, stream %v: chosen was no pair first, but %+v", others, stream, d.Choices[0].Chosen)
+			}
+			f.decode[0].ClearFaults()
+			f.nothingIsLeft()
+			f.wantMetrics(map[string]float64{"tandem_handoffs_stranded_total": 1, "tandem_retries_total": 1})
+		}
+	}
+}
+
 // A client that leaves ends what is under way for it, whichever leg that is: the engines are
 // free, and no server is blamed.
 func TestRun_AClientThatLeavesEndsItsLegs(t *testing.T) {

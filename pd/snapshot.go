@@ -253,8 +253,8 @@ func (sn *Snapshotter) snapshotFor(r *bindRequest, refused map[string]bool, now 
 		with.candidates.Decode[i].NoPair = r.tried.has(DecodeLeg, with.decode[i]) || r.tried.avoids(with.decode[i])
 		with.candidates.Decode[i].NoAggregated = true
 	}
-	if !with.usable(with.candidates.Decode) {
-		v.handoff = nil // no other server can take it
+	if !with.pairs() {
+		v.handoff = nil // no other server can take it, or read it
 		return v
 	}
 	with.candidates.Links = sn.Links.Table(with.candidates.Prefill, with.candidates.Decode, now)
