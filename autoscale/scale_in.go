@@ -17,23 +17,49 @@ type Unit struct {
 	Streams      int     // requests in flight
 	Ordinal      int     // in a set that loses its highest first; -1: any may go
 	Draining     bool    // it was chosen before, and drains
+	Overdue      bool    // it has drained for as long as it is waited for, and goes with what runs on it
 }
+
+// tokens is what is lost with the unit.
+func (u *Unit) tokens() float64 { return u.KV + u.CacheSavings }
+
+// isEmpty reports whether nothing that runs on the unit is waited for.
+func (u *Unit) isEmpty() bool { return u.Streams == 0 || u.Overdue }
 
 // ScaleInCandidates are the n units that are cheapest to lose, the cheapest first. Where a set
 // loses its highest, that is the one, cheap or not. A unit that was chosen before stays chosen:
 // it drains already. Of the others those go whose requests and caches are the fewest tokens.
+//
+// A unit that drains and still has requests is exchanged for one that has none and is fewer tokens:
+// that one can go at once, and a request may run for minutes yet.
 func ScaleInCandidates(units []Unit, n int) []Unit {
 	order := slices.Clone(units)
 	slices.SortFunc(order, func(a, b Unit) int {
 		return cmp.Or(
 			-cmp.Compare(a.Ordinal, b.Ordinal),
 			-cmp.Compare(oneIf(a.Draining), oneIf(b.Draining)),
-			cmp.Compare(a.KV+a.CacheSavings, b.KV+b.CacheSavings),
+			cmp.Compare(a.tokens(), b.tokens()),
 			cmp.Compare(a.Streams, b.Streams),
 			cmp.Compare(a.Name, b.Name),
 		)
 	})
-	return order[:max(0, min(n, len(order)))]
+	n = max(0, min(n, len(order)))
+	chosen, others := order[:n], order[n:]
+	for i := range chosen {
+		if u := &chosen[i]; u.Draining && !u.isEmpty() && u.Ordinal < 0 {
+			exchangeForIdle(u, others)
+		}
+	}
+	return chosen
+}
+
+// exchangeForIdle swaps a unit with the cheapest of the others that has no request and is fewer tokens,
+// if there is one.
+func exchangeForIdle(u *Unit, others []Unit) {
+	idle := slices.IndexFunc(others, func(o Unit) bool { return o.Streams == 0 && o.tokens() < u.tokens() })
+	if idle >= 0 {
+		*u, others[idle] = others[idle], *u
+	}
 }
 
 func oneIf(is bool) int {
@@ -46,7 +72,7 @@ func oneIf(is bool) int {
 // DrainingUnit is a unit that scaling in takes.
 type DrainingUnit struct {
 	Unit  string    `json:"unit"`
-	Since time.Time `json:"since"`
+	Since time.Time `json:"since"` // since when it drains, or the unit that it was chosen in the place of
 	Empty bool      `json:"empty"` // nothing runs on it any more, or not for much longer
 }
 
@@ -67,15 +93,22 @@ func scaleIn(want sizing.Want, units []Unit, before []DrainingUnit, now time.Tim
 		since[d.Unit] = d.Since
 	}
 	for i := range units {
-		_, units[i].Draining = since[units[i].Name]
+		u := &units[i]
+		if at, drains := since[u.Name]; drains {
+			u.Draining, u.Overdue = true, now.Sub(at) >= drainLimit
+		}
 	}
+	chosen := ScaleInCandidates(units, n)
+	spared := sparedSince(units, chosen, since)
 	var draining []DrainingUnit
 	drained := 0
-	for _, u := range ScaleInCandidates(units, n) {
+	for _, u := range chosen {
 		d := DrainingUnit{Unit: u.Name, Since: now}
-		if u.Draining { // at first all gateways must learn of it
-			d.Since = since[u.Name]
-			d.Empty = u.Streams == 0 || now.Sub(d.Since) >= drainLimit
+		switch {
+		case u.Draining: // at first all gateways must learn of it
+			d.Since, d.Empty = since[u.Name], u.isEmpty()
+		case len(spared) > 0:
+			d.Since, spared = spared[0], spared[1:]
 		}
 		if highest := drained == len(draining); d.Empty && (u.Ordinal < 0 || highest) {
 			drained++
@@ -86,6 +119,18 @@ func scaleIn(want sizing.Want, units []Unit, before []DrainingUnit, now time.Tim
 		want.Servers, want.Reason = len(units)-drained, sizing.Draining
 	}
 	return want, draining
+}
+
+// sparedSince returns since when those units drained that are not chosen any more, the first one first. Who is
+// chosen in their place is waited for no longer than they would be: else the wanted number might never fall.
+func sparedSince(units, chosen []Unit, since map[string]time.Time) (spared []time.Time) {
+	for _, u := range units {
+		if u.Draining && !slices.ContainsFunc(chosen, func(c Unit) bool { return c.Name == u.Name }) {
+			spared = append(spared, since[u.Name])
+		}
+	}
+	slices.SortFunc(spared, time.Time.Compare)
+	return spared
 }
 
 // unitsOf returns the units of a pool. savings is of all gateways, by server.

@@ -57,7 +57,7 @@ func readable(draining []DrainingUnit) string {
 	return strings.Join(names, ", ")
 }
 
-// readUnits reads lines of NAME kv=N saved=N streams=N ordinal=N draining.
+// readUnits reads lines of NAME kv=N saved=N streams=N ordinal=N draining overdue.
 func readUnits(t *testing.T, d *datadriven.TestData) []Unit {
 	var units []Unit
 	for line := range strings.Lines(d.Input) {
@@ -69,6 +69,8 @@ func readUnits(t *testing.T, d *datadriven.TestData) []Unit {
 			switch {
 			case key == "draining":
 				u.Draining = true
+			case key == "overdue":
+				u.Overdue = true
 			case err != nil:
 				d.Fatalf(t, "%s: %v", word, err)
 			case key == "kv":
