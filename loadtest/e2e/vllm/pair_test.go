@@ -11,4 +11,5 @@ func TestPair(t *testing.T) {
 	t.Run("Pieces", func(t *testing.T) { prefillPieces(t, p, d) })
 	t.Run("DecodePieces", func(t *testing.T) { decodePieces(t, d) })
 	t.Run("Learned", func(t *testing.T) { learnsTokens(t, p, d) })
+	t.Run("Whole", func(t *testing.T) { countsPrefills(t, d) })
 }
