@@ -129,6 +129,8 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, n
 	}
 	work := curve.Work{
 		Tokens:   r.req.PromptTokens + r.req.OutputTokens/2, // on the average of its stay
+		Prompt:   r.req.PromptTokens,
+		Answers:  r.req.Answers,
 		Estimate: time.Duration(r.req.OutputTokens) * chosen.Terms.Step,
 	}
 	lease, err := v.decode[number].Claim(pools.Decode, work, v.ignoreBreakers || v.decodePanic)

@@ -169,7 +169,7 @@ func (p *Pick) MoveTo(address string) {
 		if s.Address() != address {
 			continue
 		}
-		work := curve.Work{Tokens: p.st.req.PromptTokens + p.st.req.OutputTokens/2}
+		work := curve.Work{Tokens: p.st.req.PromptTokens + p.st.req.OutputTokens/2, Prompt: p.st.req.PromptTokens}
 		to, err := s.Claim(pools.Decode, work, true)
 		if err != nil {
 			return

@@ -324,7 +324,9 @@ func (v *snapshot) missing() *NoServerError {
 // candidateOf is what is known of a server that is the same for all requests. What this
 // gateway and the other replicas sent counts at once, and what has ended no more; what the engine
 // says of itself is a scrape old, and counts where it said more: others may use the server too. KV
-// counts as used until the engine says otherwise, since it may be kept when a request has ended.
+// counts as used until the engine says otherwise, since it may be kept when a request has ended. A step reads the KV
+// of each sequence by itself; what requests share of it takes room once (pools.Server.KVShare), and KVFree is what is
+// left in tokens of such requests.
 func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 	sent, prefill := s.InFlight(pools.Decode, now), s.InFlight(pools.Prefill, now)
 	c := cost.Candidate{
@@ -352,13 +354,17 @@ func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 	c.Forming, c.Rest = prefill.Forming, prefill.Rest
 	c.Queue = prefill.Queue + load.ExternalQueue(c.Prefill, now)
 	c.Running += int(load.ExternalRunning.Value)
+	said := 0
 	if load.RunningTokens.Known {
-		c.KVUsed = max(c.KVUsed, int(load.RunningTokens.Value))
+		said = int(load.RunningTokens.Value)
 	}
 	if load.KVUsed.Known && load.KVTokens.Known {
-		c.KVUsed = max(c.KVUsed, int(load.KVUsed.Value*load.KVTokens.Value))
-		c.KVFree, c.KVKnown = int(load.KVTokens.Value)-c.KVUsed, true
+		said = max(said, int(load.KVUsed.Value*load.KVTokens.Value))
+		share := s.KVShare(sent, now)
+		used := max(share*float64(sent.Tokens), float64(said))
+		c.KVFree, c.KVKnown = int((load.KVTokens.Value-used)/share), true
 	}
+	c.KVUsed = max(c.KVUsed, said)
 	return c
 }
 

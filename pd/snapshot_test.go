@@ -115,3 +115,29 @@ func TestCandidateOf_AStreamThatEndedSinceTheEngineCountedItIsGone(t *testing.T)
 		}
 	}
 }
+
+// Agents whose prompts begin alike take the room of that once: six of 30,000 tokens each fill no server for 100,000,
+// and twelve more have room beside them. Without what the engine says they fill it.
+func TestCandidateOf_RoomForPromptsThatBeginAlike(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	s := f.Fleet.Servers()[1]
+	for range 6 {
+		lease, err := s.Claim(pools.Decode, curve.Work{Tokens: 30_100, Prompt: 30_000}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(lease.Release)
+	}
+	known := func(v float64) load.Gauge { return load.Gauge{Value: v, Known: true} }
+	says := func(used float64) {
+		s.ReportLoad(load.Load{Engine: "vllm", Running: known(6), Waiting: known(0), KVUsed: known(used), KVTokens: known(100_000), At: time.Now()})
+	}
+	says(0.32)
+	if c := candidateOf(s, time.Now()); c.KVFree < 12*30_100 || c.KVUsed != 6*30_100 {
+		t.Errorf("room for %d tokens of such requests, %d in use as steps read them", c.KVFree, c.KVUsed)
+	}
+	says(1) // each keeps all of its own
+	if c := candidateOf(s, time.Now()); c.KVFree > 0 {
+		t.Errorf("room for %d tokens beside six that fill it", c.KVFree)
+	}
+}

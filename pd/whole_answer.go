@@ -121,7 +121,7 @@ func (b *binding) endWhole(req *Request, output api.Count) {
 		b.decode.EndLocalPrefill(req.PromptTokens-held, held)
 		return
 	}
-	b.decode.EndLocalWhole(req.PromptTokens-held, held, req.Answers, output.Tokens)
+	b.decode.EndLocalWhole(req.PromptTokens-held, held, output.Tokens)
 }
 
 // withoutIDs is a whole answer without the token ids that its client did not ask for.

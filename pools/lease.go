@@ -29,6 +29,8 @@ type Lease struct {
 	adapter   string                     // that Prepare took into use; empty: none
 	entered   bool                       // Prepare counts on the server to stay awake
 	overdue   atomic.Pointer[time.Timer] // nil before MarkSent
+	answers   int                        // requests of the engine that it is
+	computed  curve.Features             // of the prompt that was computed there; zero: none. Guarded by server.mu
 }
 
 // Claim takes a place for one leg. With ignoreBreakers set the breaker is not asked and
@@ -45,7 +47,7 @@ func (s *Server) Claim(leg Role, work curve.Work, ignoreBreakers bool) (*Lease, 
 			return nil, fmt.Errorf("%s for %s: %w: %w", s.id, leg, ErrRefused, err)
 		}
 	}
-	l := &Lease{server: s, leg: leg, seq: leaseSeq.Add(1), onResult: verdict}
+	l := &Lease{server: s, leg: leg, seq: leaseSeq.Add(1), onResult: verdict, answers: max(1, work.Answers)}
 	s.mu.Lock()
 	s.work[LegIndex(leg)].Begin(l.seq, work, now)
 	s.mu.Unlock()
@@ -129,6 +131,16 @@ func (l *Lease) end(now time.Time) {
 	defer s.mu.Unlock()
 	s.work[LegIndex(l.leg)].End(l.seq, now)
 	s.work[LegIndex(Prefill)].End(l.seq|promptBit, now)
+	if !l.sent.IsZero() {
+		s.prefill.EndMetered(l.computed, l.answers)
+	}
+}
+
+// computes notes what prompt the lease's request had computed there.
+func (l *Lease) computes(x curve.Features) {
+	l.server.mu.Lock()
+	l.computed = x
+	l.server.mu.Unlock()
 }
 
 // ReleasePrefilled releases the lease of a prefill that succeeded, and adds what it took to
@@ -139,8 +151,9 @@ func (l *Lease) ReleasePrefilled(newTokens, cached int, beside time.Duration) {
 		return
 	}
 	l.RecordResult(nil)
-	now := time.Now()
-	l.server.learnPrefill(l.seq, l.sent.Add(beside), curve.PrefillFeatures(newTokens, cached), now)
+	now, x := time.Now(), curve.PrefillFeatures(newTokens, cached)
+	l.server.learnPrefill(l.seq, l.sent.Add(beside), x, now)
+	l.computes(x)
 	l.end(now)
 }
 
@@ -158,7 +171,7 @@ func (l *Lease) ReleasePrefilledBy(newTokens, cached int) {
 	if known {
 		x := curve.PrefillFeatures(newTokens, cached)
 		l.server.prefill.ObserveAtMost(x, ended.Served, now)
-		l.server.prefill.EndMetered(x, 1)
+		l.computes(x)
 	}
 	l.end(now)
 }

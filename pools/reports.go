@@ -23,6 +23,7 @@ type engineLoad struct {
 	// tokenBytes are the bits of the last load.Load.TokenBytes that was known. It does not grow old: an
 	// engine that was started anew has moved nothing yet, and most often serves the same model.
 	tokenBytes atomic.Uint64
+	shared     sharedPrompts
 }
 
 // reportCounts are how many reports of load came, and how many of them could not be read.
@@ -105,8 +106,9 @@ func (s *Server) recordReport(report *orca.OrcaLoadReport, now time.Time) {
 
 // withExternal is a load that the engine told of, with what others than the gateways have sent to it.
 func (s *Server) withExternal(l load.Load) *load.Load {
-	decodes := s.InFlight(Decode, l.At)
-	own := s.InFlight(Prefill, l.At).Plus(decodes)
+	decodes, prefills := s.InFlight(Decode, l.At), s.InFlight(Prefill, l.At)
+	s.shared.observe(l, decodes, prefills)
+	own := prefills.Plus(decodes)
 	l.External = l.Beside(own.Requests, own.Tokens)
 	l.ExternalRunning = load.Gauge{Value: max(0, l.Running.Value-float64(decodes.Requests)), Known: l.Running.Known}
 	return &l

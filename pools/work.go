@@ -17,6 +17,8 @@ type workInFlight struct {
 type InFlight struct {
 	Requests int
 	Tokens   int
+	Prompts  int           // of them, tokens of prompts that are decoded behind; this gateway's
+	Seen     int           // of them, those of which an answer will say that they are computed; this gateway's
 	Queue    time.Duration // predicted time until the outstanding work is done
 	Stays    time.Duration // of it, what does not wear off while nothing is answered
 	Forming  time.Duration // of it, what is done in the same step as what is sent now; this gateway's
@@ -26,7 +28,7 @@ type InFlight struct {
 // Plus returns the sum of two.
 func (w InFlight) Plus(o InFlight) InFlight {
 	return InFlight{
-		Requests: w.Requests + o.Requests, Tokens: w.Tokens + o.Tokens, Queue: w.Queue + o.Queue,
+		Requests: w.Requests + o.Requests, Tokens: w.Tokens + o.Tokens, Prompts: w.Prompts + o.Prompts, Seen: w.Seen + o.Seen, Queue: w.Queue + o.Queue,
 		Stays: w.Stays + o.Stays, Forming: w.Forming + o.Forming, Rest: w.Rest + o.Rest,
 	}
 }
@@ -45,7 +47,7 @@ func (l *workInFlight) OwnInFlight(leg Role, now time.Time) InFlight {
 	defer l.mu.Unlock()
 	w := &l.work[LegIndex(leg)]
 	w.Pass(now)
-	return InFlight{Requests: w.Len(), Tokens: w.Tokens(), Queue: w.Ahead(now), Stays: w.Floor(), Forming: w.Forming(), Rest: w.Rest()}
+	return InFlight{Requests: w.Len(), Tokens: w.Tokens(), Prompts: w.Prompts(), Seen: w.Seen(), Queue: w.Ahead(now), Stays: w.Floor(), Forming: w.Forming(), Rest: w.Rest()}
 }
 
 // InFlight returns the outstanding work of all gateways on the server, as far as
@@ -93,17 +95,18 @@ func (l *Lease) EndsUnseen() {
 // EndLocalPrefill records that the prompt has been computed, and adds to the server's curve what it
 // took.
 func (l *Lease) EndLocalPrefill(newTokens, cached int) {
-	now := time.Now()
-	l.server.learnPrefill(l.seq|promptBit, l.sent, curve.PrefillFeatures(newTokens, cached), now)
+	now, x := time.Now(), curve.PrefillFeatures(newTokens, cached)
+	l.server.learnPrefill(l.seq|promptBit, l.sent, x, now)
+	l.computes(x)
 	l.server.fleet.NotifyWork()
 	l.server.fleet.changed.notify()
 }
 
-// EndLocalWhole is EndLocalPrefill of a prompt whose answers, so many of so many tokens together, came whole: when
-// the first token was there is not known. The curve learns that the prompt took no longer than the server took for all
-// of it, and what the engine's clock says (curve.Learned.ReadMeter). No step of an answer takes longer than the one
-// that computes the prompt, so that this took its share of the time at the least.
-func (l *Lease) EndLocalWhole(newTokens, cached, answers, tokens int) {
+// EndLocalWhole is EndLocalPrefill of a prompt whose answer of so many tokens came whole: when its first
+// token was there is not known. The curve learns that the prompt took no longer than the server took for all
+// of it, and at the lease's end what the engine's clock says (curve.Learned.ReadMeter). No step of an answer takes
+// longer than the one that computes the prompt, so that this took its share of the time at the least.
+func (l *Lease) EndLocalWhole(newTokens, cached, tokens int) {
 	now := time.Now()
 	ended, known := l.endLocal(now)
 	if !known {
@@ -111,7 +114,7 @@ func (l *Lease) EndLocalWhole(newTokens, cached, answers, tokens int) {
 	}
 	x := curve.PrefillFeatures(newTokens, cached)
 	l.server.prefill.ObserveAtMost(x, ended.Served, now)
-	l.server.prefill.EndMetered(x, max(1, answers))
+	l.computes(x)
 	if tokens > 0 {
 		ended.Served = min(ended.Served, now.Sub(l.sent)/time.Duration(tokens))
 		l.server.evidence.Observe(ended)

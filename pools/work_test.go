@@ -31,12 +31,12 @@ func TestFleet_OthersWorkCountsToo(t *testing.T) {
 		f := upFleet(t, nil, spec("http://10.0.0.1:1", Both))
 		s := f.Servers()[0]
 		claim(t, s, Prefill, curve.Work{Tokens: 10, Estimate: 4 * time.Second})
-		own := InFlight{Requests: 1, Tokens: 10, Queue: 4 * time.Second, Stays: 1200 * time.Millisecond}
+		own := InFlight{Requests: 1, Tokens: 10, Seen: 10, Queue: 4 * time.Second, Stays: 1200 * time.Millisecond}
 		if got := s.InFlight(Prefill, time.Now()); got != own || f.OthersBusy(time.Now()) {
 			t.Errorf("others are not known: %+v, busy %v", got, f.OthersBusy(time.Now()))
 		}
 		f.SetReplicaWork(replicaWork{InFlight{Requests: 2, Tokens: 300, Queue: 3 * time.Second, Stays: time.Second}, 1})
-		want := InFlight{Requests: 3, Tokens: 310, Queue: 7 * time.Second, Stays: 2200 * time.Millisecond}
+		want := InFlight{Requests: 3, Tokens: 310, Seen: 10, Queue: 7 * time.Second, Stays: 2200 * time.Millisecond}
 		if got := s.InFlight(Prefill, time.Now()); got != want || !f.OthersBusy(time.Now()) {
 			t.Errorf("with others: %+v, busy %v", got, f.OthersBusy(time.Now()))
 		}
@@ -179,7 +179,7 @@ func TestEndLocalWhole_ShowsWhatAPromptTakesAtLeast(t *testing.T) {
 			l.MarkSent(0)
 			time.Sleep(100 * time.Millisecond)
 			before := s.PrefillCurve()
-			l.EndLocalWhole(100, 0, 1, tokens)
+			l.EndLocalWhole(100, 0, tokens)
 			l.Release()
 			shown := curve.NewSupport(maps.All(map[*curve.Evidence]float64{s.Evidence(): 0}))
 			if got := shown.Seconds(10); math.Abs(got-want) > 1e-9 || shown.None() != (want == 0) {
@@ -203,7 +203,7 @@ func TestLease_WhatEndsUnseenBoundsTheCurve(t *testing.T) {
 			l.MarkSent(0)
 			l.EndsUnseen()
 			time.Sleep(5 * time.Millisecond)
-			l.EndLocalWhole(prompt, 0, 1, 10)
+			l.EndLocalWhole(prompt, 0, 10)
 			l.Release()
 		},
 		"prefills that decode asks for": func(s *Server) {
@@ -253,7 +253,7 @@ func TestReportLoad_TheEnginesClockSaysWhatPromptsOfWholeAnswersTook(t *testing.
 			l.MarkSent(0)
 			l.EndsUnseen()
 			time.Sleep(250 * time.Millisecond)
-			l.EndLocalWhole(3000, 0, 1, 60)
+			l.EndLocalWhole(3000, 0, 60)
 			l.Release()
 			if n == 4 && s.PrefillCurve().Seconds(x) < 0.9*believed {
 				t.Error("it is believed to be faster before its clock was read")

@@ -8,6 +8,8 @@ import (
 // Work is what one request will cost a server, as predicted when it is claimed.
 type Work struct {
 	Tokens   int           // prompt tokens for prefill, context tokens for decode
+	Answers  int           // requests of the engine that it is; 0: one
+	Prompt   int           // of a context's tokens, those of the prompt; 0 for prefill
 	Computed int           // of a prompt's tokens, those that are not cached
 	Estimate time.Duration // engine time, alone on the server
 	// Shared is the part of Estimate that a step of the engine takes whatever is in it: works
@@ -41,11 +43,13 @@ type Backlog struct {
 
 	items    []workItem    // oldest first
 	tokens   int           // of all
+	prompts  int           // likewise, Work.Prompt
 	rest     time.Duration // of all
 	lastDone time.Time
 	lastEnd  time.Time  // of the works that have ended, not of those that are taken to be done
 	passed   []workItem // these, until they end
 	unseen   int        // of the items, those whose work ends unseen
+	seen     int        // tokens of the others
 
 	// What follows from the items: the last step, how long the step that runs takes and those
 	// between the two, and of them and the last one which are full, and what is in one that is not
@@ -107,6 +111,8 @@ func (b *Backlog) Begin(id uint64, w Work, now time.Time) {
 	}
 	b.items = append(b.items, workItem{Work: w, id: id, sent: now, beside: len(b.items) > 0})
 	b.tokens += w.Tokens
+	b.seen += w.Tokens
+	b.prompts += w.Prompt
 	b.rest += w.Rest
 	if len(b.items) == 1 {
 		b.arrange()
@@ -174,11 +180,20 @@ func (b *Backlog) remove(i int) {
 func (b *Backlog) take(i int) {
 	if b.items[i].unseen {
 		b.unseen--
+	} else {
+		b.seen -= b.items[i].Tokens
 	}
 	b.tokens -= b.items[i].Tokens
+	b.prompts -= b.items[i].Prompt
 	b.rest -= b.items[i].Rest
 	b.items = slices.Delete(b.items, i, i+1)
 }
+
+// Prompts is how many tokens of prompts the contexts of all works have.
+func (b *Backlog) Prompts() int { return b.prompts }
+
+// Seen is how many tokens the works have of which an answer will say that they are done.
+func (b *Backlog) Seen() int { return b.seen }
 
 // Completion is what a request's answer shows of its server.
 type Completion struct {
@@ -224,6 +239,7 @@ func (b *Backlog) EndsUnseen(id uint64) {
 	i := slices.IndexFunc(b.items, func(w workItem) bool { return w.id == id && !w.unseen })
 	if i >= 0 {
 		b.items[i].unseen = true
+		b.seen -= b.items[i].Tokens
 		b.unseen++
 	}
 }

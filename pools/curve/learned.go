@@ -196,7 +196,10 @@ func (l *Learned) ObserveAtMost(x Features, took time.Duration, now time.Time) {
 	if m.samples > 0 && took.Seconds() <= sameStep*l.factorLocked()*predicted { // of the same step as the one before
 		predicted = max(0, predicted-l.prior.Fixed())
 	}
-	l.boundLocked(m, max(0, took.Seconds()), predicted, 1, now)
+	if l.boundsLocked(m, knownAfter, max(0, took.Seconds()), predicted, 1) {
+		average := m.predicted * (1 - speedKeep)
+		l.enterBoundLocked(step{observed: m.observed / m.predicted * average, predicted: average, samples: 1}, now)
+	}
 }
 
 // countLocked enters the latest step of the server.

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// leastMetered is how many requests of an engine have to have ended before its clock is read: single ones end
-// between its reading and our hearing of their answers.
-const leastMetered = 8
+// leastMetered is how many works an engine's clock has to have counted before it is believed: it is exact, but one
+// work alone may have been computed while a beginning that all share was not yet there.
+const leastMetered = 2
 
 // meter compares what works were believed to take with what the engine's own clock says that its requests took.
 type meter struct {
@@ -21,8 +21,8 @@ type meter struct {
 	limit     bound   // what they took at the most
 }
 
-// EndMetered notes the end of a work of so many requests of the engine of which nothing but the engine's clock says
-// what it took: that of an answer that came whole.
+// EndMetered notes the end of so many requests of the engine, and the work that they were: zero where they computed no
+// prompt.
 func (l *Learned) EndMetered(x Features, requests int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -35,33 +35,38 @@ func (l *Learned) EndMetered(x Features, requests int) {
 // bounds from above what a work takes. Served, the time between two answers, is no such bound where the gateway
 // sends no faster than it believes the server to be.
 //
-// It says something only where all that has ended were our works.
+// It says something only where all that has ended was ours: with several gateways each counts its own alone.
 func (l *Learned) ReadMeter(requests, seconds float64, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := &l.metered
 	ended, took := requests-m.requests, seconds-m.seconds
 	whole := m.read && m.works > 0 && ended >= 0 && took >= 0
-	if whole && ended < leastMetered && m.awaited < leastMetered {
-		return // more have to come
+	if whole && (ended == 0 || ended < float64(m.awaited) && ended < 10) {
+		return // what is counted later than its answer is heard of
 	}
-	if whole && math.Abs(ended-float64(m.awaited)) <= 1+ended/10 {
-		l.boundLocked(&m.limit, took*float64(m.awaited)/ended, m.predicted, m.works, now)
+	if whole && math.Abs(ended-float64(m.awaited)) <= ended/10 {
+		took *= float64(m.awaited) / ended
+		if l.boundsLocked(&m.limit, leastMetered, took, m.predicted, m.works) {
+			l.enterBoundLocked(step{observed: took, predicted: m.predicted, samples: m.works}, now)
+		}
 	}
 	*m = meter{read: true, requests: requests, seconds: seconds, limit: m.limit}
 }
 
-// boundLocked enters works of which it is known what they took at the most. That counts where the server is believed
-// to be slower than it allows.
-func (l *Learned) boundLocked(b *bound, observed, predicted float64, works int, now time.Time) {
+// boundsLocked adds works of which it is known what they took at the most, and reports whether, once there are so
+// many, the server is believed to be slower than all of them allow.
+func (l *Learned) boundsLocked(b *bound, least int, observed, predicted float64, works int) bool {
 	kept := math.Pow(speedKeep, float64(works))
 	b.observed, b.predicted = kept*b.observed+observed, kept*b.predicted+predicted
 	b.samples = min(knownAfter, b.samples+works)
-	if b.samples < knownAfter || b.predicted <= 0 || b.observed >= l.factorLocked()*b.predicted {
-		return
-	}
+	return b.samples >= least && b.predicted > 0 && b.observed < l.factorLocked()*b.predicted
+}
+
+// enterBoundLocked enters what works took at the most as what they took.
+func (l *Learned) enterBoundLocked(s step, now time.Time) {
 	l.countLocked()
-	average := b.predicted * (1 - speedKeep) * float64(works)
-	l.addOwnLocked(l.followLocked(step{b.observed / b.predicted * average, average, works, l.silentLocked(now)}))
-	l.countSamplesLocked(uint64(works), now)
+	s.silent = l.silentLocked(now)
+	l.addOwnLocked(l.followLocked(s))
+	l.countSamplesLocked(uint64(s.samples), now)
 }
