@@ -50,12 +50,16 @@ func (d kustomized) takeBack(t *testing.T) {
 }
 
 // loseIdle gives all decode servers streams but the oldest: kube-controller-manager, which
-// else prefers the youngest, deletes that one.
+// else prefers the youngest, deletes that one. Another may have been chosen before, when all were
+// idle: it does not stay chosen.
 func (d kustomized) loseIdle(t *testing.T, gateway string) {
 	pods := d.Pods(t, "tandem/role=decode")
 	slices.SortFunc(pods, func(a, b cluster.Pod) int { return a.Metadata.CreationTimestamp.Compare(b.Metadata.CreationTimestamp) })
 	oldest := pods[0]
-	streams := d.streamsElsewhere(t, gateway, 6, oldest)
+	deployed.WaitServers(t, gateway+":8081", "one to be chosen while all are idle", func(servers []deployed.Server) bool {
+		return deployed.Count(servers, func(s deployed.Server) bool { return s.Role == "decode" && s.Draining }) == 1
+	})
+	streams := d.streamsElsewhere(t, gateway, endless, oldest)
 	waitFor(t, nil, "the idle pod to be chosen, and marked", 2*readyWithin, func() error {
 		pods, err := d.Cluster.Pods(deployed.Namespace, "tandem/role=decode")
 		if err != nil {
@@ -100,7 +104,7 @@ func (d kustomized) loseHighest(t *testing.T, gateway string) {
 		return nil
 	})
 	slices.SortFunc(pods, func(a, b cluster.Pod) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
-	streams := d.streamsElsewhere(t, gateway, 3, pods[0], pods[1])
+	streams := d.streamsElsewhere(t, gateway, brief, pods[0], pods[1])
 	d.drains(t, gateway, pods[2])
 	d.wants(t, gateway, `"reason":"draining"`)
 	d.wants(t, gateway, `"replicas":2,`)
@@ -112,8 +116,14 @@ func (d kustomized) loseHighest(t *testing.T, gateway string) {
 	d.shrinks(t, "statefulset/decode-set", pods[2])
 }
 
-// streamsElsewhere opens streams on other pods than some.
-func (d kustomized) streamsElsewhere(t *testing.T, gateway string, n int, not ...cluster.Pod) (streams []*stream) {
+// How long answers are, in tokens: until a test has ended, some minutes; and until they are waited for.
+const (
+	endless = 120_000
+	brief   = 8000
+)
+
+// streamsElsewhere opens streams on all decode pods but some, one at least on each.
+func (d kustomized) streamsElsewhere(t *testing.T, gateway string, tokens int, not ...cluster.Pod) (streams []*stream) {
 	t.Helper()
 	for _, pod := range not {
 		d.Kubectl(t, "-n", "tandem", "label", "pod", pod.Metadata.Name, "tandem/drain=true")
@@ -121,12 +131,23 @@ func (d kustomized) streamsElsewhere(t *testing.T, gateway string, n int, not ..
 	for _, pod := range not {
 		d.drains(t, gateway, pod)
 	}
-	deployed.WaitServers(t, gateway+":8081", "a decode server for them", func(servers []deployed.Server) bool {
-		return slices.ContainsFunc(servers, func(s deployed.Server) bool { return s.Role == "decode" && s.Up && !s.Draining })
-	})
-	for range n {
-		streams = append(streams, openStream(t, "http://"+gateway+":8080"))
+	on := make(map[string]bool)
+	for _, pod := range d.Pods(t, "tandem/role=decode") {
+		if !slices.ContainsFunc(not, func(n cluster.Pod) bool { return n.Metadata.UID == pod.Metadata.UID }) {
+			on[pod.Status.PodIP+":8000"] = true
+		}
 	}
+	// One that was chosen before takes requests again now that no more than two are left.
+	deployed.WaitServers(t, gateway+":8081", "the others to take requests", func(servers []deployed.Server) bool {
+		return deployed.Count(servers, func(s deployed.Server) bool { return on[s.ID] && s.Up && !s.Draining }) == len(on)
+	})
+	deployed.WaitServers(t, gateway+":8081", "each of the others to have a stream", func(servers []deployed.Server) bool {
+		if slices.ContainsFunc(servers, func(s deployed.Server) bool { return on[s.ID] && s.Requests["decode"] == 0 }) {
+			streams = append(streams, openStream(t, "http://"+gateway+":8080", tokens))
+			return false
+		}
+		return true
+	})
 	for _, pod := range not {
 		d.Kubectl(t, "-n", "tandem", "label", "pod", pod.Metadata.Name, "tandem/drain-")
 	}
@@ -209,11 +230,11 @@ type stream struct {
 	ended chan error
 }
 
-// openStream begins a long answer and reads it to its end.
-func openStream(t *testing.T, url string) *stream {
+// openStream begins an answer of so many tokens and reads it to its end.
+func openStream(t *testing.T, url string, tokens int) *stream {
 	t.Helper()
 	resp, err := http.Post(url+"/v1/completions", "application/json",
-		strings.NewReader(`{"model":"Qwen/Qwen3-0.6B","prompt":"a river","max_tokens":8000,"ignore_eos":true,"stream":true}`))
+		strings.NewReader(fmt.Sprintf(`{"model":"Qwen/Qwen3-0.6B","prompt":"a river","max_tokens":%d,"ignore_eos":true,"stream":true}`, tokens)))
 	if err != nil || resp.StatusCode != http.StatusOK {
 		t.Fatalf("%v, %v", resp, err)
 	}

@@ -173,6 +173,7 @@ func (p *podProcess) Stop() error {
 type Server struct {
 	ID, Role, Host, Rack, Zone string
 	Up, Draining               bool
+	Requests                   map[string]int `json:"in_flight_of_all"` // by leg, those of other gateways too
 }
 
 // Servers asks a gateway, by its admin address, for its servers.
