@@ -127,10 +127,13 @@ func TestScaler_RunWithoutItsRedis(t *testing.T) {
 	running.Go(func() { s.Run(ctx) })
 	defer running.Wait()
 	defer stop()
+	// On a busy machine a step may fail while Redis is there.
+	stops := func() int { return strings.Count(log.String(), "stand still") }
+	goesOn := func() bool { return strings.Count(log.String(), "go on") == stops() }
 	eventually(t, "it decides", func() bool { return !s.current.Load().At.IsZero() })
 	r.Kill()
-	eventually(t, "it says that it stands still", func() bool { return strings.Count(log.String(), "stand still") == 1 })
-	last := s.current.Load().At
+	eventually(t, "it says that it stands still", func() bool { return !goesOn() })
+	last, said := s.current.Load().At, stops()
 	eventually(t, "what was decided is undone, again and again", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
@@ -139,9 +142,9 @@ func TestScaler_RunWithoutItsRedis(t *testing.T) {
 		}
 		return drained > 2
 	})
-	if n := strings.Count(log.String(), "stand still"); n != 1 || s.current.Load().At != last {
-		t.Errorf("said %d times, decided anew: %v", n, s.current.Load().At != last)
+	if n := stops() - said; n != 0 || goesOn() || s.current.Load().At != last {
+		t.Errorf("said %d times more, goes on: %v, decided anew: %v", n, goesOn(), s.current.Load().At != last)
 	}
 	r.Restart()
-	eventually(t, "it goes on", func() bool { return strings.Count(log.String(), "go on") == 1 && s.current.Load().At.After(last) })
+	eventually(t, "it goes on", func() bool { return goesOn() && s.current.Load().At.After(last) })
 }
