@@ -55,15 +55,22 @@ func (p DecodePieces) pauses(seconds float64) float64 {
 }
 
 // End is up to which token of a prompt the next piece goes, of which the server holds leading ones:
-// the whole prompt, or a multiple of the server's KV block, in tokens.
+// the whole prompt, or a multiple of the server's KV block, in tokens. What is left is cut into equal
+// pieces, as few as may be: the gaps of the streams beside it are as many, and shorter.
 func (p DecodePieces) End(held, prompt int) int {
 	if p.Seconds <= 0 {
 		return prompt
 	}
 	// Behind c tokens n take a n + b n (n + 2c) seconds.
-	a, b := p.curve[1]/1e3, p.curve[2]/1e6
+	a, b, left := p.curve[1]/1e3, p.curve[2]/1e6, float64(prompt-held)
 	linear := a + 2*b*float64(held)
-	n := 2 * p.Seconds / max(linear+math.Sqrt(linear*linear+4*b*p.Seconds), 1e-12)
+	work := left * (linear + b*left)
+	pieces := math.Ceil(work / p.Seconds)
+	if pieces <= 1 {
+		return prompt
+	}
+	seconds := work / pieces
+	n := 2 * seconds / max(linear+math.Sqrt(linear*linear+4*b*seconds), 1e-12)
 	end := held + int(min(max(n, float64(p.block)), math.MaxInt32))
 	if end -= end % p.block; end >= prompt {
 		return prompt

@@ -33,6 +33,15 @@ func TestDecodePieces_End(t *testing.T) {
 	})
 }
 
+// What takes a little more than a piece is two pieces of half of it, not one and a short one.
+func TestDecodePieces_AreEqual(t *testing.T) {
+	p := DecodePieces{Seconds: 0.064, curve: curve.Curve{0.01, 0.1, 0}, block: 16}
+	first := p.End(0, 1000)
+	if second := p.End(first, 1000); first != 496 || second != 1000 {
+		t.Errorf("pieces of 1,000 tokens end at %d and %d, want 496 and 1000", first, second)
+	}
+}
+
 // Not cut it has one piece.
 func TestDecodePieces_EndOfAWholePrompt(t *testing.T) {
 	if end := (DecodePieces{}).End(0, 50_000); end != 50_000 {
