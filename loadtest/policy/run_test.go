@@ -81,7 +81,7 @@ func TestRun_FirstTokenFromPrefill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const seeds = 2
+	const seeds = 4
 	run := func(first bool, seed uint64) (*cluster, *Outcome) {
 		s := scenario(t, "B") // near saturation chance is larger than a transfer
 		s.FirstFromPrefill = first

@@ -27,8 +27,9 @@ const (
 	mostDecodePieces = 32
 	// streamShare is which part of a prefill in pieces the streams beside it are taken to lose. They
 	// go on, with longer gaps: it counts more than as much decoding (Weights.Decode), and less than a
-	// standstill, so that hardly one gap in a hundred becomes longer.
-	streamShare = 0.4
+	// standstill, so that hardly one gap in a hundred becomes longer. Where much fewer do, a part of it is
+	// left out (order.Servers.StreamDiscount).
+	streamShare = 0.45
 )
 
 // DecodePieces is how a request's prompt is cut on a decode server that PriceServers has seen.

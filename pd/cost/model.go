@@ -85,6 +85,7 @@ func (m *Model) PriceServers(f *Candidates, s *order.Servers) {
 			f.combineGroup(i, &s.Decode[i])
 		}
 	}
+	s.CompareSteps()
 }
 
 // resized is a slice of n elements, whatever is in them.
@@ -95,7 +96,7 @@ func resized[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 func (c *Candidate) priceLoad(to *order.PrefillState, fullStep *curve.Features) {
 	to.Ahead, to.Forming, to.StepWork = inSeconds(c.Queue), inSeconds(c.Forming), stepWork(&c.Prefill, fullStep)
 	to.PerStep = c.Prefill.Fixed()
-	to.Queued, to.Stalls, to.Self, to.Rest = c.Queued, c.Decodes, -1, inSeconds(c.Rest)
+	to.Awaiting, to.Queued, to.Stalls, to.Self, to.Rest = 0, c.Queued, c.Decodes, -1, inSeconds(c.Rest)
 	to.Excluded, to.SaysFirst, to.Sending = c.Excluded, c.FirstBlock > 0, inSeconds(c.Moving)
 }
 
@@ -165,7 +166,7 @@ func (m *Model) PriceRequest(r Demand, f *Candidates, t *order.Ticket) {
 	t.HardwareMismatch = hardwareMismatches(t.HardwareMismatch[:0], r, f, t.Prefill)
 	for i := range f.Decode {
 		d := &f.Decode[i]
-		t.Missing[i], t.Aggregated[i], t.Stall[i] = math.Inf(1), math.Inf(1), 0
+		t.Missing[i], t.Aggregated[i], t.Stall[i], t.LongGaps[i] = math.Inf(1), math.Inf(1), 0, 0
 		if !d.NoPair {
 			t.Missing[i] = m.missing(d, &work)
 		}
@@ -178,7 +179,9 @@ func (m *Model) PriceRequest(r Demand, f *Candidates, t *order.Ticket) {
 			if pieces.Seconds > 0 {
 				t.StreamShare = shareAt(t.StreamShare, i, streamShare)
 			}
-			t.Aggregated[i] += m.pauses(d, &work, pieces, t.Aggregated[i])
+			pauses, seconds := m.pauses(d, &work, pieces, t.Aggregated[i])
+			t.Aggregated[i] += seconds
+			t.LongGaps[i] = 1 + pauses
 		}
 		t.DecodeReady = readyAt(t.DecodeReady, i, d.Ready)
 	}
@@ -279,13 +282,15 @@ func (m *Model) TokenBytes(c *Candidate) float64 {
 	return assumedKVBytes
 }
 
-// pauses is the seconds in which the batch of a decode server goes on between two steps that compute
-// the prompt there: by the engine's budget of tokens, or between two pieces.
-func (m *Model) pauses(d *Candidate, w *work, pieces DecodePieces, prefill float64) float64 {
+// pauses is how many times, and for how many seconds in all, the batch of a decode server goes on between two
+// steps that compute the prompt there: by the engine's budget of tokens, or between two pieces.
+func (m *Model) pauses(d *Candidate, w *work, pieces DecodePieces, prefill float64) (times, seconds float64) {
 	if pieces.Seconds > 0 {
-		return pieces.pauses(prefill) * (m.HandOff.Seconds() + d.stepOfStreams())
+		times = pieces.pauses(prefill)
+		return times, times * (m.HandOff.Seconds() + d.stepOfStreams())
 	}
-	return float64((w.lacking(d)-1)/m.ChunkTokens) * d.stepOfStreams()
+	times = float64((w.lacking(d) - 1) / m.ChunkTokens)
+	return times, times * d.stepOfStreams()
 }
 
 // stall is the longest gap that this makes in the batch's streams: a step, and a piece of the prompt,

@@ -122,3 +122,49 @@ func TestOrder_WhatIsLeftGoesBeforeWhatFollowsIt(t *testing.T) {
 		}
 	}
 }
+
+// twoServers are two prefill servers and one for decode, and a request that costs so many seconds on the former.
+func twoServers() (s *Servers, ticket func(id int64, first, second float64) *Ticket) {
+	s = &Servers{Gate: true, Links: NewLinkTable(2, 1), Prefill: []PrefillState{{Self: -1}, {Self: -1}}, Decode: []DecodeState{{Step: 0.02, KVRoom: 1 << 20}}}
+	return s, func(id int64, first, second float64) *Ticket {
+		k := &Ticket{ID: id, Tokens: 1000, Weights: Latency.Weights()}
+		k.Resize(2, 1)
+		copy(k.Prefill, []float64{first, second})
+		copy(k.Reference, k.Prefill)
+		k.Missing[0], k.Aggregated[0] = 0, math.Inf(1)
+		return k
+	}
+}
+
+// A request leaves a server to the prompt that has begun there, which can have no other, where another server is
+// about as good.
+func TestOrder_LeavesAServerToWhatWaitsForIt(t *testing.T) {
+	for _, isAwaited := range []bool{false, true} {
+		s, ticket := twoServers()
+		o, long := New(DefaultConfig()), ticket(1, 9, 9)
+		if isAwaited {
+			long.KeepTo(Pair{0, 0})
+		}
+		o.Add(long, s.Links)
+		o.Add(ticket(2, 0.5, 0.55), s.Links)
+		turn, ok := o.Next(s)
+		if want := map[bool]int{false: 0, true: 1}[isAwaited]; !ok || turn.Ticket.ID != 2 || turn.Prefill != want {
+			t.Errorf("a prompt has begun on the first server: %v. Request %d went (%v) to server %d, want request 2 to %d", isAwaited, turn.Ticket.ID, ok, turn.Prefill, want)
+		}
+	}
+}
+
+// What waits behind the request whose turn it is counts when its pair is explained, also what was looked at
+// behind it.
+func TestOrder_SaysWhatWaitsBehindATurn(t *testing.T) {
+	s, ticket := twoServers()
+	s.Prefill[0].Ahead = 5
+	o, long := New(DefaultConfig()), ticket(1, 1.3, 1.3)
+	long.KeepTo(Pair{0, 0})
+	o.Add(long, s.Links) // it counts 0.52 s, and is looked at before that of 0.5 is known to go first at 0.55
+	o.Add(ticket(2, 0.5, 0.55), s.Links)
+	turn, ok := o.Next(s)
+	if !ok || turn.Ticket.ID != 2 || turn.Prefill != 1 || s.Prefill[0].Awaiting != 1 {
+		t.Errorf("request %d went (%v) to %+v, and %d wait for the first server: want request 2 to the second, and 1", turn.Ticket.ID, ok, turn.Pair, s.Prefill[0].Awaiting)
+	}
+}

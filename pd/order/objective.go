@@ -52,7 +52,7 @@ func (o Objective) Weights() Weights {
 	if o == Throughput {
 		return Weights{Decode: 0.05, Congestion: 4, LateLast: true}
 	}
-	return Weights{Decode: 0.15, Congestion: 4}
+	return Weights{Decode: 0.1, Congestion: 4}
 }
 
 // mostWaiting is how many waiting requests for each prefill server the price counts at most.

@@ -26,6 +26,7 @@ type Order struct {
 	overdueCredit float64       // overdue requests that may go
 	turn          int           // of the ticket to price again next
 	rate          serviceRate   // of the requests that go
+	gaps          longGaps      // that they make on decode
 
 	// declinedFor is, by prefill server, the seconds for which requests have waited for it and
 	// left a free one, since one of them went elsewhere, however many they were; isDeclinedFor

@@ -204,6 +204,7 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 			Running: rapid.IntRange(0, 3).Draw(t, "running"), KVRoom: rapid.IntRange(0, 30_000).Draw(t, "room"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0, GoesOn: rapid.Bool().Draw(t, "goes on"), Receiving: rapid.SampledFrom([]float64{0, 1}).Draw(t, "receiving"),
 		})
 	}
+	s.CompareSteps()
 	for i := range s.Links.Latency {
 		s.Links.Latency[i] = rapid.Float64Range(0, 0.01).Draw(t, "latency")
 		s.Links.SecondsPerByte[i] = rapid.Float64Range(1e-11, 1e-9).Draw(t, "per byte")
@@ -244,7 +245,7 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 	if t.ITL > 0 && there > t.ITL {
 		misses++
 	}
-	cost := t.Weights.Decode * t.Output * (d.Step + d.PerToken*float64(t.Tokens*d.Running))
+	cost := t.Weights.Decode * t.Output * (d.Step + worthOfBeyond*d.Beyond + d.PerToken*float64(t.Tokens*d.Running))
 	if !s.Gate && d.Running > 0 && d.KVRoom < t.Tokens {
 		there += float64(t.Tokens-d.KVRoom) / float64(max(d.Used, t.Tokens)) * d.Step * t.Output
 	}
@@ -256,6 +257,9 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 		}
 		if t.FirstFromPrefill {
 			share *= besideFirstGaps
+		}
+		if pair.Decode < len(t.StreamShare) && t.StreamShare[pair.Decode] < 1 {
+			share *= 1 - s.StreamDiscount
 		}
 		cost += t.Aggregated[pair.Decode] * (share*float64(d.Running) + expectedArrivals)
 		if t.ITL > 0 && t.Stall[pair.Decode] > t.ITL {
@@ -274,7 +278,7 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 			wait = max(0, max(p.Sending, d.Receiving)-s.HandOff-p.Ahead-t.Prefill[pair.Prefill])
 		}
 		there += max(d.Ahead, s.HandOff+p.Ahead+t.Prefill[pair.Prefill]+s.Links.Latency[i]+t.Missing[pair.Decode]*s.Links.SecondsPerByte[i]+wait)
-		cost += price*t.Reference[pair.Prefill] + t.Prefill[pair.Prefill]*float64(p.Stalls)
+		cost += price*t.Reference[pair.Prefill] + t.Prefill[pair.Prefill]*(float64(p.Stalls)+max(0, float64(p.Awaiting)-s.AverageAwaiting))
 		if pair.Prefill < len(t.HardwareMismatch) {
 			cost += t.HardwareMismatch[pair.Prefill]
 		}
@@ -320,7 +324,19 @@ func slowNext(o *Order, s *Servers) (best *Ticket, cost float64, even bool) {
 	slices.SortStableFunc(all, func(a, b *Ticket) int {
 		return cmp.Or(cmp.Compare(a.Class, b.Class), lastIf(a.isLate(s.Now), b.isLate(s.Now)))
 	})
-	for _, t := range all {
+	gaps := o.gaps
+	gaps.advance(s)
+	s.StreamDiscount = gaps.discount()
+	s.AverageAwaiting = float64(o.Len()-1) / float64(len(s.Prefill))
+	for i, t := range all {
+		for p := range s.Prefill {
+			s.Prefill[p].Awaiting = 0
+			for _, behind := range all[i+1:] {
+				if behind.awaited.Prefill == p {
+					s.Prefill[p].Awaiting++
+				}
+			}
+		}
 		if best != nil && (t.Class != best.Class || t.Tenant != best.Tenant || t.isLate(s.Now) != best.isLate(s.Now)) {
 			break
 		}
@@ -370,6 +386,7 @@ func goesBest(t *rapid.T, o *Order, s *Servers) (Turn, bool) {
 	if want != nil {
 		price = slowPrice(o, s, want)
 	}
+	s.StreamDiscount = -1 // Next is to write its own
 	got, any := o.Next(s)
 	switch {
 	case any != (want != nil) || got.Ticket != want:

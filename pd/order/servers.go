@@ -18,6 +18,12 @@ type Servers struct {
 	// Start is where searches begin. The caller draws it at random, so that equal servers get
 	// equal shares.
 	Start Pair
+	// AverageAwaiting is the requests that wait for an average prefill server: what a prefill takes from
+	// these is in the price already.
+	AverageAwaiting float64
+	// StreamDiscount is which part of what a prompt in pieces costs the streams of a decode server is
+	// left out, 0..1: see longGaps.
+	StreamDiscount float64
 }
 
 // PrefillState is one prefill server.
@@ -33,6 +39,7 @@ type PrefillState struct {
 
 	Sending  float64 // seconds for which its link is taken by KV under way
 	Queued   int     // requests that were sent to it and are not answered
+	Awaiting int     // requests behind the one that is priced, in the order of service, which wait for this server
 	Stalls   int     // sequences that decode there and stall while it prefills
 	Self     int     // number of the decode server that is this same server, with which it makes no pair; -1: none
 	Excluded bool    // it may not be chosen now
@@ -48,6 +55,7 @@ type PrefillState struct {
 type DecodeState struct {
 	Ahead     float64 // seconds until it has computed the prompts that it computes itself
 	Step      float64 // seconds of its next step with one sequence more
+	Beyond    float64 // seconds by which Step is longer than the mean of all decode servers: CompareSteps
 	PerToken  float64 // seconds that each further token of KV adds to a step
 	Receiving float64 // seconds for which its link is taken by KV under way
 	Running   int     // sequences that stall while a prompt is computed there
@@ -93,10 +101,27 @@ func (d *DecodeState) KVRoomSeconds(t *Ticket) float64 {
 	return float64(t.Tokens-d.KVRoom) / float64(max(d.Used, t.Tokens)) * d.Step * t.Output
 }
 
+// worthOfBeyond is how much more a step counts as far as it is longer than those of the other decode
+// servers. One gap in a hundred is of the largest batches: with it the 99th percentile of gaps is hardly more than
+// where requests are spread evenly, and the mean time to the first token is what it is without
+// (docs/scheduling.md).
+const worthOfBeyond = 6
+
+// CompareSteps writes by how much the steps of decode servers are longer than their mean.
+func (s *Servers) CompareSteps() {
+	mean := 0.0
+	for d := range s.Decode {
+		mean += s.Decode[d].Step / float64(len(s.Decode))
+	}
+	for d := range s.Decode {
+		s.Decode[d].Beyond = max(0, s.Decode[d].Step-mean)
+	}
+}
+
 // DecodeCost returns the cost of the request's decoding there: its own time and the time by which
 // its KV slows the rest of the batch, weighted with Weights.Decode.
 func (d *DecodeState) DecodeCost(t *Ticket) float64 {
-	return t.Weights.Decode * t.Output * (d.Step + d.PerToken*float64(t.Tokens)*float64(d.Running))
+	return t.Weights.Decode * t.Output * (d.Step + worthOfBeyond*d.Beyond + d.PerToken*float64(t.Tokens)*float64(d.Running))
 }
 
 // leastCost is the least that the server adds to the cost of a request: a step, and the
@@ -146,8 +171,8 @@ func (s *Servers) ttftLeft(t *Ticket) float64 { return t.TTFT - (s.Now - t.Arriv
 
 // prefillSide is the time of a request on a prefill server, where it costs so much, until its
 // transfer begins, and all that this server adds to its cost: also what the prefill takes from
-// requests that wait for one, at price, and from those that decode there, and that it fits others
-// better. Both are infinite where it makes no pair.
+// requests that wait for one, at price, from each that waits for just this one, and from those that
+// decode there, and that it fits others better. Both are infinite where it makes no pair.
 func (s *Servers) prefillSide(t *Ticket, p int, on *prefillCost, price float64) (first, half float64) {
 	if math.IsInf(on.prefill, 1) { // times no stalls it would be no number, which is less than none
 		return on.prefill, on.prefill
@@ -157,7 +182,13 @@ func (s *Servers) prefillSide(t *Ticket, p int, on *prefillCost, price float64) 
 	if t.awaitsRest(p, state) {
 		first += state.rest
 	}
-	return first, first + on.delayToOthers(price) + on.prefill*float64(state.Stalls) + on.mismatch
+	return first, first + on.delayToOthers(price) + on.prefill*s.delayed(state) + on.mismatch
+}
+
+// delayed is how many requests wait longer for the whole of a prefill on a server: those that decode there,
+// and those that wait for it, as far as they are more than on an average server.
+func (s *Servers) delayed(state *PrefillState) float64 {
+	return float64(state.Stalls) + max(0, float64(state.Awaiting)-s.AverageAwaiting)
 }
 
 // pairCost is the cost of a request on a pair that it may have.
@@ -324,7 +355,7 @@ func (s *Servers) BestAggregated(t *Ticket, ahead float64) (Pair, float64) {
 		}
 		ready := at(t.DecodeReady, d)
 		first := ready + state.Ahead + t.Aggregated[d]
-		cost := first + t.delayToDecode(d, state.Running) + s.decodeSide(t, state, first, fromDecode) + Miss*float64(t.aggregatedMisses(d, state.Running))
+		cost := first + t.delayToDecode(d, state.Running, s.StreamDiscount) + s.decodeSide(t, state, first, fromDecode) + Miss*float64(t.aggregatedMisses(d, state.Running))
 		if cost < least {
 			best, least = Pair{Aggregated, d}, cost
 		}
@@ -334,11 +365,11 @@ func (s *Servers) BestAggregated(t *Ticket, ahead float64) (Pair, float64) {
 
 // fastestDecode is as fast as the fastest decode server in each regard: it bounds searches.
 func (s *Servers) fastestDecode() DecodeState {
-	best := DecodeState{Step: math.Inf(1), PerToken: math.Inf(1), Running: math.MaxInt32}
+	best := DecodeState{Step: math.Inf(1), Beyond: math.Inf(1), PerToken: math.Inf(1), Running: math.MaxInt32}
 	for d := range s.Decode {
 		if state := &s.Decode[d]; !state.Excluded {
 			best.Step, best.PerToken = min(best.Step, state.Step), min(best.PerToken, state.PerToken)
-			best.Running = min(best.Running, state.Running)
+			best.Beyond, best.Running = min(best.Beyond, state.Beyond), min(best.Running, state.Running)
 		}
 	}
 	return best

@@ -1,6 +1,9 @@
 package order
 
-import "testing"
+import (
+	"math"
+	"testing"
+)
 
 // All 4,000 tokens in use come free within an answer: 100 steps of 20 ms.
 func TestDecodeState_RoomSeconds(t *testing.T) {
@@ -19,5 +22,20 @@ func TestDecodeState_RoomSeconds(t *testing.T) {
 		if got := d.KVRoomSeconds(&Ticket{Tokens: of.tokens, Output: 100}); got != of.want {
 			t.Errorf("%+v: %v s, want %v", of, got, of.want)
 		}
+	}
+}
+
+// A step that is longer than those of the other decode servers costs more than it takes.
+func TestServers_CompareSteps(t *testing.T) {
+	s := &Servers{Decode: []DecodeState{{Step: 0.020}, {Step: 0.020}, {Step: 0.026}}}
+	s.CompareSteps()
+	for d, want := range []float64{0, 0, 0.004} {
+		if math.Abs(s.Decode[d].Beyond-want) > 1e-12 {
+			t.Errorf("server %d is %g s beyond the mean, want %g", d, s.Decode[d].Beyond, want)
+		}
+	}
+	k := &Ticket{Output: 100, Weights: Weights{Decode: 0.1}}
+	if cost, want := s.Decode[2].DecodeCost(k)-s.Decode[0].DecodeCost(k), 10*(0.006+worthOfBeyond*0.004); math.Abs(cost-want) > 1e-12 {
+		t.Errorf("the largest batch costs %g s more, want %g", cost, want)
 	}
 }

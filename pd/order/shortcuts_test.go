@@ -13,6 +13,7 @@ import (
 func plainNext(o *Order, s *Servers) (Turn, bool) {
 	o.prepare(s)
 	may := func(t *Ticket, _ float64) (Pair, bool) {
+		t.passOver(s)
 		if t.exceeds(o.mostKVRoom) {
 			return Pair{}, false
 		}
@@ -25,6 +26,9 @@ func plainNext(o *Order, s *Servers) (Turn, bool) {
 	}
 	turn, ok := o.overdue(oldest.overdue, may)
 	if !ok {
+		if oldest.overdue != nil {
+			oldest.overdue.comeBack(s)
+		}
 		o.reserveKVRoom(oldest.lacksKVRoom, s)
 		turn, ok = o.shortestFirst(may)
 	}

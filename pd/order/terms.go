@@ -89,7 +89,7 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 	}
 	if pair.Prefill == Aggregated {
 		terms.Ahead, terms.Prefill = d.Ahead, t.Aggregated[pair.Decode]
-		terms.DelayToOthers = t.delayToDecode(pair.Decode, d.Running)
+		terms.DelayToOthers = t.delayToDecode(pair.Decode, d.Running, s.StreamDiscount)
 		terms.Misses = t.aggregatedMisses(pair.Decode, d.Running)
 	} else {
 		p, i, on := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode, t.pricedOn(pair.Prefill, price)
@@ -100,7 +100,7 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 		}
 		terms.linkWait = s.linkWait(pair, t.Missing[pair.Decode], terms.Ready+s.HandOff+terms.Ahead+terms.Prefill)
 		terms.Transfer = s.Links.After(s.HandOff, i, t.Missing[pair.Decode]) + terms.linkWait
-		terms.DelayToOthers = on.delayToOthers(price) + terms.Prefill*float64(p.Stalls)
+		terms.DelayToOthers = on.delayToOthers(price) + terms.Prefill*s.delayed(p)
 		terms.HardwareMismatch = at(t.HardwareMismatch, pair.Prefill)
 		terms.KVRoom += d.promptWait(terms.Ready + terms.Ahead + terms.Prefill + terms.Transfer)
 		if terms.FirstFromPrefill = s.saysFirst(t, pair); terms.FirstFromPrefill {

@@ -46,6 +46,7 @@ type Ticket struct {
 	late        bool // in Order: it misses its TTFT wherever it goes, and is served last
 	followed    bool // in Order: it followed another request at some look
 	isDeclining bool // in Order: it left a free prefill server and waited for a busy one at the last look
+	isCounted   bool // in Order: PrefillState.Awaiting of countedFor counts it
 	leaves      bool // in Order: its pair is free, and another that it awaits would cost it less
 
 	rank                float64       // in Order: lower goes first
@@ -59,6 +60,7 @@ type Ticket struct {
 	leastAggregated     float64       // of Aggregated, the least
 	leastStreamDelay    float64       // the least that it costs a stream of a decode server, in seconds
 	awaited             pairCost      // the pair, not free, that it was seen to wait for
+	countedFor          int           // the prefill server that it waited for when Next began to look; Aggregated: none
 	onPrefill           []prefillCost // by prefill server
 	behind              behindCost
 	only                int // the only prefill server that it may have; -1: it may have several, or none
@@ -79,6 +81,9 @@ type Ticket struct {
 	// StreamShare is which part of that prefill each stream of a decode server is taken to lose,
 	// 0..1. A shorter slice says that the rest lose all of it: their streams stand still.
 	StreamShare []float64
+	// LongGaps is how many gaps of each stream that prefill lengthens there: the steps that it takes. A shorter
+	// slice: none.
+	LongGaps []float64
 
 	// FollowsOn is, by prefill server, whether a beginning of its prompt is being computed there: what is
 	// left of that other prompt goes first, if it is computed in pieces. A shorter slice: no more are.
@@ -116,17 +121,18 @@ type pairCost struct {
 // memory: a look at a thousand tickets takes as long as reading what it looks at.
 func (t *Ticket) Resize(prefills, decodes int) {
 	if cap(t.Prefill) < prefills || cap(t.Missing) < decodes {
-		memory := make([]float64, 2*prefills+3*decodes)
+		memory := make([]float64, 2*prefills+4*decodes)
 		take := func(n int) []float64 {
 			taken := memory[:n:n]
 			memory = memory[n:]
 			return taken
 		}
 		t.Prefill, t.Reference = take(prefills), take(prefills)
-		t.Missing, t.Aggregated, t.Stall = take(decodes), take(decodes), take(decodes)
+		t.Missing, t.Aggregated, t.Stall, t.LongGaps = take(decodes), take(decodes), take(decodes), take(decodes)
 	}
 	t.Prefill, t.Reference, t.FollowsOn = sized(t.Prefill, prefills), sized(t.Reference, prefills), sized(t.FollowsOn, prefills)
 	t.Missing, t.Aggregated, t.Stall = sized(t.Missing, decodes), sized(t.Aggregated, decodes), sized(t.Stall, decodes)
+	t.LongGaps = sized(t.LongGaps, decodes)
 }
 
 // at is the number of a server, 0 where there is none.
@@ -159,6 +165,15 @@ func (t *Ticket) KeepTo(pair Pair) {
 			t.Missing[d] = math.Inf(1)
 		}
 	}
+}
+
+// waitsFor is the prefill server that a request was last seen to wait for, or on which it has begun; Aggregated
+// if there is none.
+func (t *Ticket) waitsFor() int {
+	if t.Begun {
+		return t.only // -1 where that server is gone
+	}
+	return t.awaited.Prefill
 }
 
 // awaitsRest reports whether what is left of a prompt that a request follows is to go before it on a
@@ -297,9 +312,13 @@ func (t *Ticket) streamDelay(d int) float64 {
 const besideFirstGaps = 1.4
 
 // delayToDecode is what its prefill on a decode server costs those that wait for that server, and
-// its streams.
-func (t *Ticket) delayToDecode(d, running int) float64 {
-	return t.Aggregated[d]*expectedArrivals + t.streamDelay(d)*float64(running)
+// its streams. Of those a part is left out where it goes on in pieces.
+func (t *Ticket) delayToDecode(d, running int, discount float64) float64 {
+	streams := t.streamDelay(d) * float64(running)
+	if d < len(t.StreamShare) && t.StreamShare[d] < 1 {
+		streams *= 1 - discount
+	}
+	return t.Aggregated[d]*expectedArrivals + streams
 }
 
 // Batched is what a prefill of so many seconds takes from a server on which others wait: of what a

@@ -15,6 +15,7 @@ type Turn struct {
 
 	served, credit float64 // before it: of its queue, and of the order
 	declinedFor    float64 // before it: of the server that it leaves
+	longGaps       float64 // that it makes in streams of decode
 }
 
 // Next returns the request that is to go now, false if none is. The caller sends
@@ -41,6 +42,7 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 	}
 	o.prepare(s)
 	may := func(t *Ticket, _ float64) (Pair, bool) {
+		t.passOver(s)
 		if t.exceeds(o.mostKVRoom) {
 			return Pair{}, false
 		}
@@ -54,6 +56,9 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 	}
 	turn, ok := o.overdue(oldest.overdue, may)
 	if !ok {
+		if oldest.overdue != nil {
+			oldest.overdue.comeBack(s)
+		}
 		o.reserveKVRoom(oldest.lacksKVRoom, s)
 		turn, ok = o.shortestFirst(may)
 	}
@@ -63,6 +68,10 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 	}
 	o.rate.went += turn.Ticket.leastWork
 	turn.Price = o.price(turn.Ticket)
+	if !turn.Overdue {
+		o.comeBackBehind(turn.Ticket, s)
+	}
+	turn.longGaps = turn.Ticket.longGapsOn(turn.Pair, s)
 	o.recordTurn(&turn)
 	return turn, true
 }
@@ -92,6 +101,7 @@ func (o *Order) UndoTurn(turn Turn) {
 		o.declinedFor[turn.Ticket.awaited.Prefill] += turn.declinedFor
 	}
 	o.rate.went -= turn.Ticket.leastWork
+	o.gaps.long -= turn.longGaps
 }
 
 // May reports whether a request may go now, and to which pair, while before seconds of prefill go
@@ -104,6 +114,7 @@ func (o *Order) recordTurn(turn *Turn) {
 		turn.served = q.served
 	}
 	turn.credit = o.overdueCredit
+	o.gaps.long += turn.longGaps
 	if turn.Ticket.leaves {
 		turn.declinedFor = o.declinedFor[turn.Ticket.awaited.Prefill]
 		o.declinedFor[turn.Ticket.awaited.Prefill] = 0
@@ -126,6 +137,11 @@ func (o *Order) prepare(s *Servers) {
 		o.declinedFor, o.isDeclinedFor = make([]float64, len(s.Prefill)), make([]bool, len(s.Prefill))
 	}
 	o.addRest(s)
+	o.countAwaiting(s)
+	s.AverageAwaiting = o.waitingPerServer
+	s.CompareSteps()
+	o.gaps.advance(s)
+	s.StreamDiscount = o.gaps.discount()
 	o.isFree, o.decode = sized(o.isFree, len(s.Prefill)), -1
 	ahead := o.cfg.Ahead.Seconds()
 	for p := range s.Prefill {
@@ -152,6 +168,49 @@ func (o *Order) prepare(s *Servers) {
 	o.soonest = o.soonestBegin()
 	o.mostKVRoom = s.mostKVRoom()
 	o.fastestDecode = s.fastestDecode()
+}
+
+// countAwaiting counts, by prefill server, the requests that wait for it. What goes there before them delays
+// each by the whole of its prefill, whoever waits for other servers.
+func (o *Order) countAwaiting(s *Servers) {
+	for p := range s.Prefill {
+		s.Prefill[p].Awaiting = 0
+	}
+	for _, q := range o.queues.sorted {
+		for _, t := range q.waiting {
+			if t.countedFor = t.waitsFor(); t.countedFor != Aggregated {
+				t.isCounted = true
+				s.Prefill[t.countedFor].Awaiting++
+			}
+		}
+	}
+}
+
+// passOver leaves a request out of that count: those that are looked at from now on are behind it.
+func (t *Ticket) passOver(s *Servers) {
+	if t.isCounted {
+		t.isCounted = false
+		s.Prefill[t.countedFor].Awaiting--
+	}
+}
+
+// comeBack undoes passOver.
+func (t *Ticket) comeBack(s *Servers) {
+	if !t.isCounted && t.countedFor != Aggregated {
+		t.isCounted = true
+		s.Prefill[t.countedFor].Awaiting++
+	}
+}
+
+// comeBackBehind makes the count what it was when a request of a queue was looked at.
+func (o *Order) comeBackBehind(t *Ticket, s *Servers) {
+	q, at, _ := o.queues.find(t)
+	for _, behind := range q.waiting[at+1:] {
+		if behind.isCounted {
+			return // the search ended before it
+		}
+		behind.comeBack(s)
+	}
 }
 
 // addRest adds up what is left of the prompts that have begun, by prefill server.
@@ -205,7 +264,7 @@ func (p *PrefillState) isFree(ahead float64) bool {
 
 // leastAggregated is less than any decode server costs a request that it computes the prompt of.
 func (o *Order) leastAggregated(t *Ticket) float64 {
-	return t.leastAggregatedCost + t.leastAggregated*expectedArrivals + t.leastStreamDelay*float64(o.fastestDecode.Running) + o.fastestDecode.leastCost(t)
+	return t.leastAggregatedCost + t.leastAggregated*expectedArrivals + t.leastStreamDelay*(1-mostDiscount)*float64(o.fastestDecode.Running) + o.fastestDecode.leastCost(t)
 }
 
 // price is what a second of a request's prefill costs the others.
