@@ -141,7 +141,8 @@ func (o *Order) prepare(s *Servers) {
 	s.AverageAwaiting = o.waitingPerServer
 	s.CompareSteps()
 	o.gaps.advance(s)
-	s.StreamDiscount = o.gaps.discount()
+	o.discount = o.gaps.discount()
+	s.StreamDiscount = o.discount
 	o.isFree, o.decode = sized(o.isFree, len(s.Prefill)), -1
 	ahead := o.cfg.Ahead.Seconds()
 	for p := range s.Prefill {
@@ -264,7 +265,11 @@ func (p *PrefillState) isFree(ahead float64) bool {
 
 // leastAggregated is less than any decode server costs a request that it computes the prompt of.
 func (o *Order) leastAggregated(t *Ticket) float64 {
-	return t.leastAggregatedCost + t.leastAggregated*expectedArrivals + t.leastStreamDelay*(1-mostDiscount)*float64(o.fastestDecode.Running) + o.fastestDecode.leastCost(t)
+	streams := t.leastStreamDelay * float64(o.fastestDecode.Running)
+	if t.goesOn {
+		streams *= 1 - o.discount
+	}
+	return t.leastAggregatedCost + t.leastAggregated*expectedArrivals + streams + o.fastestDecode.leastCost(t)
 }
 
 // price is what a second of a request's prefill costs the others.
