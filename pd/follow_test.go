@@ -351,7 +351,7 @@ func TestMayLive_NotWhereTheRequestHasFailed(t *testing.T) {
 func TestBinder_AWaitLeavesNothingInTheContext(t *testing.T) {
 	for _, recovers := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			f := newTestFleet(t, 1, testPrompt(100))
+			f := newProbedFleet(t, 1, testPrompt(100), 10_000*time.Hour) // each hour one probe in sixty would answer in the minute
 			f.Binder.Config.UnresponsiveWait = time.Minute
 			synctest.Wait() // the first probes have ended: what they hear is a sign of life
 			decode := f.Fleet.Servers()[1]
