@@ -37,6 +37,11 @@ type Weights struct {
 	// Decode is what one second of decoding costs, of the request and of those in its batch, in
 	// seconds of TTFT. With 0 all requests would go to the nearest decode server, however full.
 	Decode float64
+	// Beyond is how much more a decode step counts as far as it is longer than those of the other decode
+	// servers. One gap in a hundred is of the largest batches: with it the 99th percentile of gaps is hardly
+	// more than where requests are spread evenly, and the mean time to the first token is what it is without
+	// (docs/scheduling.md). 0 where batches may be filled.
+	Beyond float64
 	// Congestion is what one second of prefill costs each waiting request per prefill server, in
 	// seconds. Under high load it keeps short prompts off the few servers that hold the prefixes
 	// of long ones; minimising each request's own time alone does worse near saturation.
@@ -52,7 +57,7 @@ func (o Objective) Weights() Weights {
 	if o == Throughput {
 		return Weights{Decode: 0.05, Congestion: 4, LateLast: true}
 	}
-	return Weights{Decode: 0.1, Congestion: 4}
+	return Weights{Decode: 0.1, Beyond: 6, Congestion: 4}
 }
 
 // mostWaiting is how many waiting requests for each prefill server the price counts at most.

@@ -245,7 +245,7 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 	if t.ITL > 0 && there > t.ITL {
 		misses++
 	}
-	cost := t.Weights.Decode * t.Output * (d.Step + worthOfBeyond*d.Beyond + d.PerToken*float64(t.Tokens*d.Running))
+	cost := t.Weights.Decode * t.Output * (d.Step + t.Weights.Beyond*d.Beyond + d.PerToken*float64(t.Tokens*d.Running))
 	if !s.Gate && d.Running > 0 && d.KVRoom < t.Tokens {
 		there += float64(t.Tokens-d.KVRoom) / float64(max(d.Used, t.Tokens)) * d.Step * t.Output
 	}

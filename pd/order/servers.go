@@ -101,12 +101,6 @@ func (d *DecodeState) KVRoomSeconds(t *Ticket) float64 {
 	return float64(t.Tokens-d.KVRoom) / float64(max(d.Used, t.Tokens)) * d.Step * t.Output
 }
 
-// worthOfBeyond is how much more a step counts as far as it is longer than those of the other decode
-// servers. One gap in a hundred is of the largest batches: with it the 99th percentile of gaps is hardly more than
-// where requests are spread evenly, and the mean time to the first token is what it is without
-// (docs/scheduling.md).
-const worthOfBeyond = 6
-
 // CompareSteps writes by how much the steps of decode servers are longer than their mean.
 func (s *Servers) CompareSteps() {
 	mean := 0.0
@@ -121,7 +115,7 @@ func (s *Servers) CompareSteps() {
 // DecodeCost returns the cost of the request's decoding there: its own time and the time by which
 // its KV slows the rest of the batch, weighted with Weights.Decode.
 func (d *DecodeState) DecodeCost(t *Ticket) float64 {
-	return t.Weights.Decode * t.Output * (d.Step + worthOfBeyond*d.Beyond + d.PerToken*float64(t.Tokens)*float64(d.Running))
+	return t.Weights.Decode * t.Output * (d.Step + t.Weights.Beyond*d.Beyond + d.PerToken*float64(t.Tokens)*float64(d.Running))
 }
 
 // leastCost is the least that the server adds to the cost of a request: a step, and the

@@ -25,7 +25,8 @@ func TestDecodeState_RoomSeconds(t *testing.T) {
 	}
 }
 
-// A step that is longer than those of the other decode servers costs more than it takes.
+// A step that is longer than those of the other decode servers costs more than it takes, but where batches are to be
+// filled.
 func TestServers_CompareSteps(t *testing.T) {
 	s := &Servers{Decode: []DecodeState{{Step: 0.020}, {Step: 0.020}, {Step: 0.026}}}
 	s.CompareSteps()
@@ -34,8 +35,10 @@ func TestServers_CompareSteps(t *testing.T) {
 			t.Errorf("server %d is %g s beyond the mean, want %g", d, s.Decode[d].Beyond, want)
 		}
 	}
-	k := &Ticket{Output: 100, Weights: Weights{Decode: 0.1}}
-	if cost, want := s.Decode[2].DecodeCost(k)-s.Decode[0].DecodeCost(k), 10*(0.006+worthOfBeyond*0.004); math.Abs(cost-want) > 1e-12 {
-		t.Errorf("the largest batch costs %g s more, want %g", cost, want)
+	for objective, want := range map[Objective]float64{Latency: 0.1 * 100 * (0.006 + 6*0.004), Throughput: 0.05 * 100 * 0.006} {
+		k := &Ticket{Output: 100, Weights: objective.Weights()}
+		if cost := s.Decode[2].DecodeCost(k) - s.Decode[0].DecodeCost(k); math.Abs(cost-want) > 1e-12 {
+			t.Errorf("%s: the largest batch costs %g s more, want %g", objective, cost, want)
+		}
 	}
 }
