@@ -43,7 +43,6 @@ type Order struct {
 	awaitedWork      []float64   // scratch of Next: by prefill server, the prefills of the requests that go first and wait for it
 	beginsIn         []float64   // scratch of Next: by prefill server, that and the work ahead of it; infinite where it is free
 	soonest          float64     // scratch of Next: at most the least of beginsIn of those that are free to none
-	discount         float64     // scratch of Next: Servers.StreamDiscount
 	moved            []*Ticket   // scratch of Next: the requests that have become late
 	least            float64     // scratch of Next: the rank of the best so far
 	mostKVRoom       int         // scratch of Next: the most that any decode server has

@@ -67,7 +67,7 @@ func (o *Order) plainMayGo(t *Ticket, s *Servers) (Pair, bool) {
 }
 
 func (o *Order) plainlyPrefersAwaited(t *Ticket, s *Servers, cost float64) bool {
-	if !(cost < o.leastAggregated(t)) {
+	if !(cost < o.leastAggregated(t, s)) {
 		return false
 	}
 	step, decoding := o.fastestDecode.StepSeconds(t), o.fastestDecode.leastCost(t)

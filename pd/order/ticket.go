@@ -47,7 +47,7 @@ type Ticket struct {
 	late        bool // in Order: it misses its TTFT wherever it goes, and is served last
 	followed    bool // in Order: it followed another request at some look
 	isDeclining bool // in Order: it left a free prefill server and waited for a busy one at the last look
-	goesOn      bool // in Order: on some decode server streams go on while it computes the prompt
+	streamsGoOn bool // in Order: on some decode server streams go on while it computes the prompt
 	isCounted   bool // in Order: PrefillState.Awaiting of countedFor counts it
 	leaves      bool // in Order: its pair is free, and another that it awaits would cost it less
 
@@ -226,7 +226,7 @@ func (t *Ticket) derive(links *LinkTable) {
 		t.awaited = t.costOfPair(t.awaited.Pair)
 	}
 	t.leastAggregatedCost, t.leastAggregated, t.leastStreamDelay = math.Inf(1), math.Inf(1), math.Inf(1)
-	t.goesOn = slices.ContainsFunc(t.StreamShare, func(share float64) bool { return share < 1 })
+	t.streamsGoOn = slices.ContainsFunc(t.StreamShare, func(share float64) bool { return share < 1 })
 	for d, seconds := range t.Aggregated {
 		t.leastAggregated, t.leastStreamDelay = min(t.leastAggregated, seconds), min(t.leastStreamDelay, t.streamDelay(d))
 		t.leastAggregatedCost = min(t.leastAggregatedCost, seconds+Miss*float64(t.aggregatedMisses(d, 0)))

@@ -139,10 +139,8 @@ func (o *Order) prepare(s *Servers) {
 	o.addRest(s)
 	o.countAwaiting(s)
 	s.AverageAwaiting = o.waitingPerServer
-	s.CompareSteps()
 	o.gaps.advance(s)
-	o.discount = o.gaps.discount()
-	s.StreamDiscount = o.discount
+	s.StreamDiscount = o.gaps.discount()
 	o.isFree, o.decode = sized(o.isFree, len(s.Prefill)), -1
 	ahead := o.cfg.Ahead.Seconds()
 	for p := range s.Prefill {
@@ -264,10 +262,10 @@ func (p *PrefillState) isFree(ahead float64) bool {
 }
 
 // leastAggregated is less than any decode server costs a request that it computes the prompt of.
-func (o *Order) leastAggregated(t *Ticket) float64 {
+func (o *Order) leastAggregated(t *Ticket, s *Servers) float64 {
 	streams := t.leastStreamDelay * float64(o.fastestDecode.Running)
-	if t.goesOn {
-		streams *= 1 - o.discount
+	if t.streamsGoOn {
+		streams *= 1 - s.StreamDiscount
 	}
 	return t.leastAggregatedCost + t.leastAggregated*expectedArrivals + streams + o.fastestDecode.leastCost(t)
 }
@@ -454,7 +452,7 @@ func (o *Order) goesBehindBest(t *Ticket, s *Servers) bool {
 			most = min(most, s.pairCost(t, &pair, price))
 		}
 	}
-	if math.IsInf(most, 1) || !(most <= o.leastAggregated(t)) {
+	if math.IsInf(most, 1) || !(most <= o.leastAggregated(t, s)) {
 		return false
 	}
 	return !o.mayBusyCostLess(t, price, most-s.HandOff-o.fastestDecode.leastCost(t))
@@ -544,7 +542,7 @@ func (o *Order) mayStopDeclining(t *Ticket, s *Servers) bool {
 // prefersAwaited says whether the pair that a request was last seen to wait for, at a cost, is
 // better than all that are free: most wait for the same one as before, and need no search.
 func (o *Order) prefersAwaited(t *Ticket, s *Servers, cost float64) bool {
-	if !(cost < o.leastAggregated(t)) || o.mayStopDeclining(t, s) {
+	if !(cost < o.leastAggregated(t, s)) || o.mayStopDeclining(t, s) {
 		return false
 	}
 	if len(o.free) == 0 {
@@ -591,7 +589,7 @@ func (o *Order) waitFactor(t *Ticket) float64 {
 // infinite if there is none.
 func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 	pair, least := o.bestFreePair(t, s)
-	if o.leastAggregated(t) >= least {
+	if o.leastAggregated(t, s) >= least {
 		return pair, least
 	}
 	if alone, cost := s.BestAggregated(t, o.cfg.AheadOnDecode.Seconds()); cost < least {
