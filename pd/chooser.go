@@ -127,12 +127,8 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, n
 			return nil, chosen.Prefill
 		}
 	}
-	work := curve.Work{
-		Tokens:   r.req.PromptTokens + r.req.OutputTokens/2, // on the average of its stay
-		Prompt:   r.req.PromptTokens,
-		Answers:  r.req.Answers,
-		Estimate: time.Duration(r.req.OutputTokens) * chosen.Terms.Step,
-	}
+	work := contextWork(r.req)
+	work.Estimate = time.Duration(r.req.OutputTokens) * chosen.Terms.Step
 	lease, err := v.decode[number].Claim(pools.Decode, work, v.ignoreBreakers || v.decodePanic)
 	if err != nil {
 		b.release()
@@ -149,6 +145,14 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, n
 	}
 	ch.predictCached(r, b, v.decode[number])
 	return b, ""
+}
+
+// contextWork is what a request is to the server that decodes it, but for the time that it takes.
+func contextWork(req *Request) curve.Work {
+	return curve.Work{
+		Tokens: req.PromptTokens + req.OutputTokens/2, // on the average of its stay
+		Prompt: req.PromptTokens, Answers: req.Answers,
+	}
 }
 
 // prefillWork is what the prompt of a request is to the server that computes it.

@@ -14,7 +14,6 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
-	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // Pick is the servers of a request that a proxy sends itself: it asked which to take, and reports
@@ -169,8 +168,7 @@ func (p *Pick) MoveTo(address string) {
 		if s.Address() != address {
 			continue
 		}
-		work := curve.Work{Tokens: p.st.req.PromptTokens + p.st.req.OutputTokens/2, Prompt: p.st.req.PromptTokens}
-		to, err := s.Claim(pools.Decode, work, true)
+		to, err := s.Claim(pools.Decode, contextWork(p.st.req), true)
 		if err != nil {
 			return
 		}
