@@ -104,7 +104,8 @@ func (s *Server) recordReport(report *orca.OrcaLoadReport, now time.Time) {
 	s.reports.read.Add(1)
 }
 
-// withExternal is a load that the engine told of, with what others than the gateways have sent to it.
+// withExternal is a load that the engine told of, with what others than the gateways have sent to it. It shows too how
+// much of their KV the prompts in flight share.
 func (s *Server) withExternal(l load.Load) *load.Load {
 	decodes, prefills := s.InFlight(Decode, l.At), s.InFlight(Prefill, l.At)
 	s.shared.observe(l, decodes, prefills)

@@ -202,6 +202,23 @@ func (l *Learned) ObserveAtMost(x Features, took time.Duration, now time.Time) {
 	}
 }
 
+// boundsLocked adds works of which it is known what they took at the most, and reports whether, once there are so
+// many, the server is believed to be slower than all of them allow.
+func (l *Learned) boundsLocked(b *bound, least int, observed, predicted float64, works int) bool {
+	kept := math.Pow(speedKeep, float64(works))
+	b.observed, b.predicted = kept*b.observed+observed, kept*b.predicted+predicted
+	b.samples = min(knownAfter, b.samples+works)
+	return b.samples >= least && b.predicted > 0 && b.observed < l.factorLocked()*b.predicted
+}
+
+// enterBoundLocked enters what works took at the most as what they took.
+func (l *Learned) enterBoundLocked(s step, now time.Time) {
+	l.countLocked()
+	s.silent = l.silentLocked(now)
+	l.addOwnLocked(l.followLocked(s))
+	l.countSamplesLocked(uint64(s.samples), now)
+}
+
 // countLocked enters the latest step of the server.
 func (l *Learned) countLocked() {
 	if l.latest.samples == 0 {

@@ -9,6 +9,10 @@ import (
 // work alone may have been computed while a beginning that all share was not yet there.
 const leastMetered = 2
 
+// exactBelow is up to how many requests all of them have to be ours; of more one in so many may be others', or counted
+// later than its answer is heard of.
+const exactBelow = 10
+
 // meter compares what works were believed to take with what the engine's own clock says that its requests took.
 type meter struct {
 	read     bool
@@ -42,31 +46,14 @@ func (l *Learned) ReadMeter(requests, seconds float64, now time.Time) {
 	m := &l.metered
 	ended, took := requests-m.requests, seconds-m.seconds
 	whole := m.read && m.works > 0 && ended >= 0 && took >= 0
-	if whole && (ended == 0 || ended < float64(m.awaited) && ended < 10) {
+	if whole && (ended == 0 || ended < float64(m.awaited) && ended < exactBelow) {
 		return // what is counted later than its answer is heard of
 	}
-	if whole && math.Abs(ended-float64(m.awaited)) <= ended/10 {
+	if whole && math.Abs(ended-float64(m.awaited)) <= ended/exactBelow {
 		took *= float64(m.awaited) / ended
 		if l.boundsLocked(&m.limit, leastMetered, took, m.predicted, m.works) {
 			l.enterBoundLocked(step{observed: took, predicted: m.predicted, samples: m.works}, now)
 		}
 	}
 	*m = meter{read: true, requests: requests, seconds: seconds, limit: m.limit}
-}
-
-// boundsLocked adds works of which it is known what they took at the most, and reports whether, once there are so
-// many, the server is believed to be slower than all of them allow.
-func (l *Learned) boundsLocked(b *bound, least int, observed, predicted float64, works int) bool {
-	kept := math.Pow(speedKeep, float64(works))
-	b.observed, b.predicted = kept*b.observed+observed, kept*b.predicted+predicted
-	b.samples = min(knownAfter, b.samples+works)
-	return b.samples >= least && b.predicted > 0 && b.observed < l.factorLocked()*b.predicted
-}
-
-// enterBoundLocked enters what works took at the most as what they took.
-func (l *Learned) enterBoundLocked(s step, now time.Time) {
-	l.countLocked()
-	s.silent = l.silentLocked(now)
-	l.addOwnLocked(l.followLocked(s))
-	l.countSamplesLocked(uint64(s.samples), now)
 }

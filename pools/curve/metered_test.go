@@ -18,13 +18,13 @@ func TestLearned_ReadsTheEnginesClock(t *testing.T) {
 		restarts       bool    // the engine does, in each round
 		want           float64 // share of what the prior believes of a work
 	}{
-		"ours are faster":                    {ours: 10, requests: 1, share: 0.1, want: 0.1},
-		"fewer in a round than are believed": {ours: 3, requests: 1, share: 0.1, want: 0.1},
-		"several requests each":              {ours: 10, requests: 4, share: 0.1, want: 0.4},
-		"slower than believed: no bound":     {ours: 10, requests: 1, share: 3, want: 1},
-		"half are others'":                   {ours: 10, requests: 1, others: 10, share: 0.1, want: 1},
-		"only others'":                       {others: 10, share: 0.1, want: 1},
-		"the engine begins anew":             {ours: 10, requests: 1, share: 0.1, restarts: true, want: 1},
+		"ours are faster":                {ours: 10, requests: 1, share: 0.1, want: 0.1},
+		"few in a round":                 {ours: 3, requests: 1, share: 0.1, want: 0.1},
+		"several requests each":          {ours: 10, requests: 4, share: 0.1, want: 0.4},
+		"slower than believed: no bound": {ours: 10, requests: 1, share: 3, want: 1},
+		"half are others'":               {ours: 10, requests: 1, others: 10, share: 0.1, want: 1},
+		"only others'":                   {others: 10, share: 0.1, want: 1},
+		"the engine begins anew":         {ours: 10, requests: 1, share: 0.1, restarts: true, want: 1},
 	} {
 		l, now := NewLearned(testPrior, testAnchors, time.Minute), testNow
 		requests, seconds := 1000.0, 50.0 // before we came
