@@ -79,13 +79,14 @@ func (c *conn) readLate(room Room) (int, error) {
 	return t.n, nil
 }
 
-// Write writes all of p, and waits where the socket takes no more of it.
+// delayAcks is DelayAcks.
 func (c *conn) delayAcks() {
 	_ = c.raw.Control(func(fd uintptr) { // without it acknowledgements cost what they did
 		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_QUICKACK, 0)
 	})
 }
 
+// Write writes all of p, and waits where the socket takes no more of it.
 func (c *conn) Write(p []byte) (int, error) {
 	if len(p) == 0 {
 		return c.TCPConn.Write(p)
