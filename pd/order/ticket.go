@@ -270,6 +270,7 @@ type behindCost struct {
 	price   float64 // NaN: it was not asked since the costs changed
 	others  float64
 	seconds [4]float64 // the least one first; infinite: there are fewer
+	prefill [4]float64 // of these: what each request waits longer that waits for just this server
 	servers [4]int32
 }
 
@@ -284,11 +285,12 @@ func (t *Ticket) behindAt(price float64) *behindCost {
 		b.seconds[i] = math.Inf(1)
 	}
 	for p := range t.onPrefill {
-		on, server := &t.onPrefill[p], int32(p)
+		on, prefill, server := &t.onPrefill[p], t.onPrefill[p].prefill, int32(p)
 		seconds := on.ready + on.prefill + on.delayToOthers(price) + on.mismatch + on.leastTransfer - rounding
 		for i := range b.seconds {
 			if seconds < b.seconds[i] {
 				seconds, b.seconds[i] = b.seconds[i], seconds
+				prefill, b.prefill[i] = b.prefill[i], prefill
 				server, b.servers[i] = b.servers[i], server
 			}
 		}

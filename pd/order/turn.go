@@ -455,15 +455,19 @@ func (o *Order) goesBehindBest(t *Ticket, s *Servers) bool {
 	if math.IsInf(most, 1) || !(most <= o.leastAggregated(t, s)) {
 		return false
 	}
-	return !o.mayBusyCostLess(t, price, most-s.HandOff-o.fastestDecode.leastCost(t))
+	return !o.mayBusyCostLess(t, s, price, most-s.HandOff-o.fastestDecode.leastCost(t))
 }
 
 // mayBusyCostLess says whether a server that is not free to any request could cost one less than limit
 // with what goes first there, the second leg and decode's part left out.
-func (o *Order) mayBusyCostLess(t *Ticket, price, limit float64) bool {
+func (o *Order) mayBusyCostLess(t *Ticket, s *Servers, price, limit float64) bool {
 	behind, factor := t.behindAt(price), o.waitFactor(t)
 	for i, p := range behind.servers {
-		if seconds := behind.seconds[i]; seconds < limit && !o.isFree[p] && factor*o.beginsIn[p]+seconds < limit {
+		seconds := behind.seconds[i]
+		if seconds >= limit || o.isFree[p] {
+			continue
+		}
+		if seconds += factor * o.beginsIn[p]; seconds < limit && seconds+behind.prefill[i]*s.delayed(&s.Prefill[p]) < limit {
 			return true
 		}
 	}
@@ -626,7 +630,7 @@ func (o *Order) isBusyPairBetter(t *Ticket, s *Servers, limit float64) (found bo
 	least := o.leastBehind(t, s, price, decoding)
 	follows := slices.ContainsFunc(o.free, func(p int) bool { return t.awaitsRest(p, &s.Prefill[p]) })
 	factor := o.waitFactor(t)
-	if !follows && (factor*o.soonest+least >= limit || !o.mayBusyCostLess(t, price, limit-s.HandOff-decoding)) {
+	if !follows && (factor*o.soonest+least >= limit || !o.mayBusyCostLess(t, s, price, limit-s.HandOff-decoding)) {
 		return false
 	}
 	best := Pair{}
