@@ -194,16 +194,19 @@ func (o answerKV) recordRead(b *binding, t *connector.Transfer, found api.Count)
 // sendPrefill sends a prefill leg that reads an answer's KV first, and returns its answer. Neither an
 // answer nor a failure: there is none to read, or reading failed, and the prompt is to be computed
 // there.
-func (o answerKV) sendPrefill(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, d *api.Dialect) (body []byte, failed *LegError) {
+func (o answerKV) sendPrefill(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, d *api.Dialect) (answer api.Answer, failed *LegError) {
 	if t.Answer == nil {
-		return nil, nil
+		return answer, nil
 	}
 	server := t.From
 	patience := min(o.Config.PrefillTimeout, o.Config.AnswerPatience+4*(b.chosen.Terms.Queue+b.chosen.Terms.Prefill))
-	_, body, failed = o.sendWhole(ctx, patience, PrefillLeg, server, st, d.Path, t.ID, t.Connector().Prefill(t))
+	_, body, failed := o.sendWhole(ctx, patience, PrefillLeg, server, st, d.Path, t.ID, t.Connector().Prefill(t))
+	if failed == nil {
+		answer, _ = d.ReadAnswer(body) // empty where it is none
+	}
 	switch {
-	case failed == nil && d.IsAnswer(body):
-		return body, nil
+	case answer.IsOfPrefill():
+		return answer, nil
 	case failed == nil || failed.engineFault() || failed.Kind == Refused: // the read, as likely as the server
 	case failed.Kind == Timeout && ctx.Err() == nil:
 		server.RecordReadsNoAnswers()
@@ -214,12 +217,12 @@ func (o answerKV) sendPrefill(ctx context.Context, st *requestState, b *binding,
 			o.recordOutcome(b, answerkv.Failed)
 		}
 		o.reportFailure(b.prefill, st, b, failed)
-		return nil, failed
+		return answer, failed
 	}
 	o.recordOutcome(b, answerkv.Failed)
 	o.Binder.Links.Blame(b.reads.Server, server.ID(), time.Now())
 	t.DropAnswer()
-	return nil, nil
+	return answer, nil
 }
 
 // wantsIDs reports whether the ids of a decode leg's answer are wanted, to compare the next turn

@@ -278,7 +278,7 @@ func TestCompareCounts_OfAPromptThatWasHandedOver(t *testing.T) {
 		if c.prefill > 0 {
 			answer = fmt.Sprintf(`{"usage":{"prompt_tokens":%d},"kv_transfer_params":{"remote_block_ids":[[1]]}}`, c.prefill)
 		}
-		b.handoff.RecordPrefill(tr, []byte(answer), time.Now())
+		b.handoff.RecordPrefill(tr, answered(t, answer), time.Now())
 		b.handoff.Kept = c.kept
 		f.compareCounts(st, b, api.Usage{Prompt: api.Count{Tokens: c.decode, Known: c.decode > 0}})
 		if n := testutil.ToFloat64(f.Metrics.mismatches.WithLabelValues(b.decode.Server().ID())); n != c.want {
@@ -361,4 +361,14 @@ func TestRun_DecodeThatCountsOtherTokensIsTold(t *testing.T) {
 			}
 		}
 	}
+}
+
+// answered is an engine's answer to a chat.
+func answered(t *testing.T, text string) api.Answer {
+	t.Helper()
+	answer, err := api.Chat.ReadAnswer([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer
 }

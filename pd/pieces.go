@@ -258,11 +258,11 @@ func (o pieceLegs) prefillPiece(ctx context.Context, st *requestState, b *bindin
 	span.SetPiece(b.cut.done+1, b.upTo)
 	defer func() { endLegSpan(span, failed) }()
 	defer b.prefill.Release()
-	body, failed := o.sendPrefill(legCtx, st, b, t, api.Completions)
+	answer, failed := o.sendPrefill(legCtx, st, b, t, api.Completions)
 	if failed != nil {
 		return failed
 	}
-	h.RecordPrefill(t, body, time.Now())
+	h.RecordPrefill(t, answer, time.Now())
 	coverage := h.Coverage()
 	if coverage.Tokens > 0 {
 		b.prefill.ReleasePrefilled(coverage.Tokens-coverage.Cached.Tokens, coverage.Cached.Tokens, 0)
@@ -349,12 +349,12 @@ func (b *binding) awaitPulled(ctx context.Context) {
 
 // withoutPieces is prefill's answer to the last leg as it would be had the prompt not been cut: what
 // the pieces before it computed was not cached. found is what that leg found.
-func (b *binding) withoutPieces(d *api.Dialect, answer []byte) (whole []byte, found api.Count) {
+func (b *binding) withoutPieces(answer api.Answer) (whole api.Answer, found api.Count) {
 	if b.cut.done == 0 {
 		return answer, found
 	}
-	if usage, _ := d.ReadUsage(answer); usage.Cached.Known {
-		return d.WithCached(answer, max(0, usage.Cached.Tokens-b.cut.computed)), usage.Cached
+	if usage, _ := answer.Usage(); usage.Cached.Known {
+		return answer.WithCached(max(0, usage.Cached.Tokens-b.cut.computed)), usage.Cached
 	}
 	return answer, found
 }

@@ -95,7 +95,7 @@ func TestPrefillPieces_LeaveTheLastOne(t *testing.T) {
 		t.Errorf("%+v on prefill, want the whole prompt of the last leg", now)
 	}
 	usage := `{"usage":{"prompt_tokens":7000,"prompt_tokens_details":{"cached_tokens":6500}}}`
-	_, found := b.withoutPieces(api.Completions, []byte(usage))
+	_, found := b.withoutPieces(answered(t, usage))
 	if found != (api.Count{Tokens: 6500, Known: true}) {
 		t.Errorf("the last leg found %+v", found)
 	}

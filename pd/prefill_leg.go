@@ -24,17 +24,17 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	ctx, span := spans.StartLeg(ctx, o.Tracer, "prefill", server.ID(), t.ID)
 	defer func() { endLegSpan(span, failed) }()
 	defer b.prefill.Release()
-	body, failed := o.sendPrefill(ctx, st, b, t, st.req.Dialect)
+	answer, failed := o.sendPrefill(ctx, st, b, t, st.req.Dialect)
 	if failed != nil {
 		return failed
 	}
-	body, found := b.withoutPieces(st.req.Dialect, body)
-	h.RecordPrefill(t, body, time.Now())
+	answer, found := b.withoutPieces(answer)
+	h.RecordPrefill(t, answer, time.Now())
 	answerKV{o}.recordRead(b, t, h.Coverage().Cached)
 	firstTokens{o}.use(st, b, t, h)
 	coverage := h.Coverage()
 	if st.bind.prefix.teaches() {
-		o.Binder.Locality.learn(st.bind.prefix, body)
+		o.Binder.Locality.learn(st.bind.prefix, answer.Bytes())
 	}
 	if coverage.Tokens > 0 {
 		var beside time.Duration
@@ -74,25 +74,28 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 }
 
 // sendPrefill sends a prefill leg in an API, and returns its answer. What fails is reported.
-func (o *Orchestrator) sendPrefill(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, d *api.Dialect) (body []byte, failed *LegError) {
+func (o *Orchestrator) sendPrefill(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, d *api.Dialect) (answer api.Answer, failed *LegError) {
 	server := t.From
 	b.prefill.MarkSent(b.chosen.Terms.Queue + b.chosen.Terms.Prefill)
-	if body, failed = (answerKV{o}).sendPrefill(ctx, st, b, t, d); body != nil || failed != nil {
-		return body, failed
+	if answer, failed = (answerKV{o}).sendPrefill(ctx, st, b, t, d); answer.IsOfPrefill() || failed != nil {
+		return answer, failed
 	}
 	resp, body, failed := o.sendWhole(ctx, o.Config.PrefillTimeout, PrefillLeg, server, st, d.Path, t.ID, t.Connector().Prefill(t))
-	if failed == nil && !d.IsAnswer(body) {
-		failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
+	if failed == nil {
+		var err error
+		if answer, err = d.ReadAnswer(body); err != nil || !answer.IsOfPrefill() {
+			failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
+		}
 	}
 	if verify := t.Connector().Verify; failed == nil && verify != nil {
-		if err := verify(body); err != nil {
+		if err := verify(answer); err != nil {
 			failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Err: err}
 		}
 	}
 	if failed != nil {
 		o.reportFailure(b.prefill, st, b, failed)
 	}
-	return body, failed
+	return answer, failed
 }
 
 // recordNoHandoff notes a prefill whose work is of no use to decode.

@@ -48,7 +48,7 @@ func TestOutgrown_IsNotHandedOver(t *testing.T) {
 		tr := st.transfer(b)
 		b.handoff = tr.Handoff()
 		answer := fmt.Sprintf(`{"usage":{"prompt_tokens":%d},"kv_transfer_params":{"remote_block_ids":[[1]]}}`, prefill)
-		b.handoff.RecordPrefill(tr, []byte(answer), now)
+		b.handoff.RecordPrefill(tr, answered(t, answer), now)
 		failed := f.checkLength(st, b, tr)
 		if (failed != nil) != want || failed != nil && (failed.lostConnection() || !st.retryWithoutBudget) {
 			t.Errorf("%d tokens on prefill, 160 on decode: %v", prefill, failed)

@@ -412,7 +412,7 @@ func TestTransferSample_PiecesTeachNothing(t *testing.T) {
 		}
 		tr := st.transfer(b)
 		b.handoff, b.cut.done = tr.Handoff(), pieces
-		b.handoff.RecordPrefill(tr, []byte(`{"usage":{"prompt_tokens":6400},"kv_transfer_params":{"remote_block_ids":[[1]]}}`), time.Now())
+		b.handoff.RecordPrefill(tr, answered(t, `{"usage":{"prompt_tokens":6400},"kv_transfer_params":{"remote_block_ids":[[1]]}}`), time.Now())
 		if sample := f.Binder.beginTransfer(st, b, time.Now()); (sample.links != nil) != (pieces == 0) || (sample.bytes > 0) != (pieces == 0) {
 			t.Errorf("%d pieces: a sample of %.0f bytes, of a link: %v", pieces, sample.bytes, sample.links != nil)
 		}
@@ -434,7 +434,7 @@ func TestTransferSample_TeachesTheLink(t *testing.T) {
 			}
 			tr := st.transfer(b)
 			b.handoff = tr.Handoff()
-			b.handoff.RecordPrefill(tr, []byte(`{"usage":{"prompt_tokens":6400},"kv_transfer_params":{"remote_block_ids":[[1]]}}`), now)
+			b.handoff.RecordPrefill(tr, answered(t, `{"usage":{"prompt_tokens":6400},"kv_transfer_params":{"remote_block_ids":[[1]]}}`), now)
 			sample := f.Binder.beginTransfer(st, b, now)
 			if busy {
 				lease, err := b.decode.Server().Claim(pools.Decode, curve.Work{}, false)
@@ -482,7 +482,7 @@ func TestTransferSample_ReadingALongPromptIsNoTransfer(t *testing.T) {
 		}
 		tr := st.transfer(b)
 		b.handoff, b.cachedTokens = tr.Handoff(), 39_840
-		b.handoff.RecordPrefill(tr, []byte(`{"usage":{"prompt_tokens":40000},"kv_transfer_params":{"remote_block_ids":[[1]]}}`), now)
+		b.handoff.RecordPrefill(tr, answered(t, `{"usage":{"prompt_tokens":40000},"kv_transfer_params":{"remote_block_ids":[[1]]}}`), now)
 		believed := func(at time.Time) float64 {
 			from, to := candidateOf(b.handoff.From, now), candidateOf(b.decode.Server(), now)
 			return f.Binder.Links.Table([]cost.Candidate{from}, []cost.Candidate{to}, at).After(0, 0, 5e6)

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
 	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
@@ -56,16 +55,17 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	if failed != nil {
 		return nil, failed
 	}
-	if jsonscan.Check(data) != nil {
-		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errEmpty}
-	}
 	data, err := b.handoff.Complete(ctx, data)
 	if err != nil {
 		return nil, failedSend(ctx, leg, server.ID(), err)
 	}
+	answer, err := st.req.Dialect.ReadAnswer(data)
+	if err != nil {
+		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errEmpty}
+	}
 	b.decode.RecordResult(nil)
 	b.confirmPrediction()
-	usage, _ := st.req.Dialect.ReadUsage(data)
+	usage, _ := answer.Usage()
 	now := time.Now()
 	sample.whole(now.Sub(start), usage.Output, now)
 	usage = b.handoff.Usage(usage)
@@ -79,17 +79,14 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
 		side = api.PromptUsage{}
 	}
-	if handoff := api.AnswerHandoff(data); handoff != nil {
+	if handoff := answer.Handoff(); handoff != nil {
 		var ids *answerkv.IDs
 		if wantsIDs {
 			ids = idsOf(data)
 		}
 		answerKV{o}.record(st, b, handoff, ids, usage)
 	}
-	clean, err := st.req.Dialect.CleanAnswer(data, side)
-	if err == nil {
-		clean, err = b.handoff.Whole(st.req.Dialect, clean, api.AsksForIDs(st.req.Body))
-	}
+	clean, err := b.handoff.Whole(st.req.Dialect, answer.Clean(side), api.AsksForIDs(st.req.Body))
 	if err == nil && hideIDs {
 		clean, err = withoutIDs(clean)
 	}

@@ -358,6 +358,17 @@ func (b Body) Get(key string) Value {
 	return nil
 }
 
+// at is Get of a place: keys with dots between them.
+func (b Body) at(place string) Value {
+	key, rest, deeper := strings.Cut(place, ".")
+	value := b.Get(key)
+	for deeper {
+		key, rest, deeper = strings.Cut(rest, ".")
+		value = value.Member(key)
+	}
+	return value
+}
+
 // Edit replaces a field's value, or deletes the field when Value is nil.
 type Edit struct {
 	Key   string

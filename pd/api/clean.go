@@ -31,15 +31,18 @@ func (d *Dialect) CleanAnswer(data []byte, prompt PromptUsage) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the engine's answer: %w", err)
 	}
-	if transfer {
-		body = dropHandoff(body)
-	}
-	if usage {
+	return d.clean(body, prompt).Bytes(), nil
+}
+
+// clean is CleanAnswer of a body.
+func (d *Dialect) clean(body Body, prompt PromptUsage) Body {
+	body = dropHandoff(body)
+	if prompt.Override || prompt.Own > 0 {
 		for _, place := range d.usages {
 			body = editAt(body, place, func(u Body) Body { return prompt.put(u, d) })
 		}
 	}
-	return body.Bytes(), nil
+	return body
 }
 
 // dropHandoff deletes the hand-offs at the top and inside a response object.
@@ -48,19 +51,25 @@ func dropHandoff(body Body) Body {
 	return editAt(drop(body), "response", drop)
 }
 
-// AnswerHandoff returns the hand-off in decode's own answer, or an event of it, as a copy: an engine
-// with bidirectional_kv_xfer keeps the blocks of the answer for the next prefill to fetch, for
-// 480 s (vllm nixl/pull_scheduler.py). nil: there is none.
-func AnswerHandoff(data []byte) []byte {
-	if !bytes.Contains(data, []byte(`"do_remote_decode"`)) {
+// AnswerHandoff returns the hand-off in an event of decode's own answer, as a copy: see Answer.Handoff.
+func AnswerHandoff(event []byte) []byte {
+	if !bytes.Contains(event, []byte(`"do_remote_decode"`)) {
 		return nil
 	}
 	for _, place := range []string{HandoffField, "response." + HandoffField} {
-		if params := gjson.GetBytes(data, place); params.Get("do_remote_decode").Bool() {
-			return []byte(params.Raw)
+		if params := handoffIn(gjson.GetBytes(event, place)); params != nil {
+			return params
 		}
 	}
 	return nil
+}
+
+// handoffIn is a copy of transfer parameters that name the KV of an answer, nil of others.
+func handoffIn(params gjson.Result) []byte {
+	if !params.Get("do_remote_decode").Bool() {
+		return nil
+	}
+	return []byte(params.Raw)
 }
 
 // editAt changes the object at a place, keys with dots between them, if there is one.
@@ -74,6 +83,9 @@ func editAt(body Body, place string, change func(Body) Body) Body {
 		inner = editAt(inner, rest, change)
 	} else {
 		inner = change(inner)
+	}
+	if !inner.Edited() {
+		return body
 	}
 	return body.With(Set(key, inner.Bytes()))
 }

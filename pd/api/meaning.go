@@ -134,13 +134,3 @@ func orDefault(message string) string {
 	}
 	return message
 }
-
-// IsAnswer reports whether a prefill server answered at all: with an object, or the list of
-// them with which SGLang's own API answers a batch.
-func (d *Dialect) IsAnswer(answer []byte) bool {
-	first := jsonscan.SkipSpace(answer, 0)
-	if first == len(answer) || answer[first] != '{' && !(d.Native && answer[first] == '[') {
-		return false
-	}
-	return jsonscan.Check(answer) == nil
-}

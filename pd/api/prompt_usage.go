@@ -77,19 +77,6 @@ func withCached(usage Body, d *Dialect, was, now int) Body {
 	return usage
 }
 
-// WithCached returns a body whose usage says that so many of the prompt's tokens were cached, where
-// it says that any number was. All other bytes stay as they are.
-func (d *Dialect) WithCached(data []byte, tokens int) []byte {
-	u := d.FindUsage(data)
-	was := count(u.Get(strings.Join(d.cached, ".")))
-	usage, err := ParseBody([]byte(u.Raw))
-	if !was.Known || u.Index == 0 || err != nil {
-		return data
-	}
-	usage = withCached(usage, d, was.Tokens, tokens)
-	return slices.Concat(data[:u.Index], usage.Bytes(), data[u.Index+len(u.Raw):])
-}
-
 // set puts a number at a path that is there.
 func set(object Body, path []string, n int) Body {
 	if len(path) == 1 {

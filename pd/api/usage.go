@@ -41,7 +41,11 @@ func HasNoChoices(event []byte) bool {
 
 // ReadUsage returns the usage in a body or event, false if it has none.
 func (d *Dialect) ReadUsage(data []byte) (Usage, bool) {
-	u := d.FindUsage(data)
+	return d.usageOf(d.FindUsage(data))
+}
+
+// usageOf reads a usage object, false if it does not exist.
+func (d *Dialect) usageOf(u gjson.Result) (Usage, bool) {
 	if !u.Exists() {
 		return Usage{}, false
 	}

@@ -21,8 +21,17 @@ func TestWithCached(t *testing.T) {
 		{"reported as nothing", Chat, 5, `{"usage":{"prompt_tokens":90,"prompt_tokens_details":null}}`, `{"usage":{"prompt_tokens":90,"prompt_tokens_details":null}}`},
 		{"no usage", Chat, 5, `{"id":"x"}`, `{"id":"x"}`},
 	} {
-		if got := string(c.d.WithCached([]byte(c.before), c.tokens)); got != c.now {
-			t.Errorf("%s:\ngot  %s\nwant %s", c.name, got, c.now)
+		a, err := c.d.ReadAnswer([]byte(c.before))
+		if err != nil {
+			t.Fatal(err)
+		}
+		usage, _ := a.Usage()
+		a = a.WithCached(c.tokens)
+		if string(a.Bytes()) != c.now {
+			t.Errorf("%s:\ngot  %s\nwant %s", c.name, a.Bytes(), c.now)
+		}
+		if now, _ := a.Usage(); usage.Cached.Known && (now.Cached.Tokens != c.tokens || now.Prompt != usage.Prompt) {
+			t.Errorf("%s: it says %+v, and said %+v", c.name, now, usage)
 		}
 	}
 }

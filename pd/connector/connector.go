@@ -48,11 +48,11 @@ type Connector struct {
 	Prefill func(*Transfer) LegRequest
 	// Verify reports what prefill's answer lacks without which it is a failure; nil: it may
 	// lack a hand-off, and decode computes the prompt then.
-	Verify func(answer []byte) error
-	// decode returns the decode leg. answer is prefill's, nil where decode does not wait for it.
-	decode func(t *Transfer, answer []byte) decodeLeg
+	Verify func(answer api.Answer) error
+	// decode returns the decode leg. answer is prefill's, empty where decode does not wait for it.
+	decode func(t *Transfer, answer api.Answer) decodeLeg
 	// wholeAnswer returns the whole answer when prefill's was that already; nil: it never is.
-	wholeAnswer func(t *Transfer, answer []byte) []byte
+	wholeAnswer func(t *Transfer, answer api.Answer) []byte
 	// TransferFault reports whether an engine's error says that the transfer failed.
 	// nil: engines do not say, and any failure of decode may be one.
 	TransferFault func(body []byte) bool

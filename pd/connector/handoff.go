@@ -2,7 +2,6 @@ package connector
 
 import (
 	"context"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -65,20 +64,20 @@ func (t *Transfer) Handoff() *Handoff {
 		h.prefillAnswer = make(chan []byte, 1)
 	}
 	if c.ConcurrentLegs || c.DecodeDriven {
-		h.Leg, h.Kept = c.decode(t, nil).request, true
+		h.Leg, h.Kept = c.decode(t, api.Answer{}).request, true
 	}
 	return h
 }
 
 // RecordPrefill completes the hand-off from prefill's answer. Where both legs run at once
 // decode is on its way by then, and only the coverage is news.
-func (h *Handoff) RecordPrefill(t *Transfer, answer []byte, now time.Time) {
+func (h *Handoff) RecordPrefill(t *Transfer, answer api.Answer, now time.Time) {
 	c := t.Connector()
 	var covers Coverage
-	if usage, ok := t.dialect.ReadUsage(answer); ok {
+	if usage, ok := answer.Usage(); ok {
 		covers = Coverage{
 			Tokens: usage.Prompt.Tokens, Prompt: usage.Prompt.Tokens, Cached: usage.Cached,
-			Usage: strings.Clone(t.dialect.FindUsage(answer).Raw),
+			Usage: answer.RawUsage(),
 		}
 	}
 	if !c.ConcurrentLegs {
@@ -94,11 +93,11 @@ func (h *Handoff) RecordPrefill(t *Transfer, answer []byte, now time.Time) {
 		}
 	}
 	if t.First.Wanted {
-		h.First = answer
+		h.First = answer.Bytes()
 	}
 	h.coverage.Store(&covers)
 	if h.prefillAnswer != nil {
-		h.prefillAnswer <- answer
+		h.prefillAnswer <- answer.Bytes()
 	}
 }
 

@@ -45,6 +45,19 @@ func parsed(t *testing.T, text string) api.Body {
 	return body
 }
 
+// answered is an engine's answer; of no text an empty one.
+func answered(t *testing.T, d *api.Dialect, text string) api.Answer {
+	t.Helper()
+	if text == "" {
+		return api.Answer{}
+	}
+	answer, err := d.ReadAnswer([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
 // Where decode does not wait for prefill's answer its hand-off is complete before any leg is
 // sent; else nothing is handed over before prefill has said what.
 func TestHandoff_IsCompleteAtOnceWhereDecodeDoesNotWait(t *testing.T) {
@@ -80,7 +93,7 @@ func TestHandoff_DecodesAnswerWaitsForWhatOnlyPrefillKnows(t *testing.T) {
 		if got, err := h.Complete(over, []byte(decoded)); waits != errors.Is(err, gone) || !waits && string(got) != decoded {
 			t.Errorf("%s: before prefill has answered: %s, %v", body, got, err)
 		}
-		h.RecordPrefill(tr, []byte(`{"text":"","meta_info":{"prompt_tokens":2,"input_token_logprobs":[[-1,5,null]]}}`), time.Now())
+		h.RecordPrefill(tr, answered(t, tr.dialect, `{"text":"","meta_info":{"prompt_tokens":2,"input_token_logprobs":[[-1,5,null]]}}`), time.Now())
 		for range 2 { // each event of a stream
 			got, err := h.Complete(t.Context(), []byte(decoded))
 			if n := gjson.GetBytes(got, "meta_info.input_token_logprobs.#").Int(); err != nil || (n == 1) != waits {
@@ -149,7 +162,7 @@ func TestNIXL_DecodeGetsPrefillsIDs(t *testing.T) {
 		"an empty list":        {api.Completions, true, `{"prompt_token_ids":[],` + params + `}`, ""},
 		"no list":              {api.Completions, true, `{"prompt_token_ids":null,` + params + `}`, ""},
 	} {
-		leg := nixlDecode(&Transfer{dialect: c.dialect, body: parsed(t, `{"prompt":"hi"}`), sharesIDs: c.shares}, []byte(c.answer))
+		leg := nixlDecode(&Transfer{dialect: c.dialect, body: parsed(t, `{"prompt":"hi"}`), sharesIDs: c.shares}, answered(t, c.dialect, c.answer))
 		body := string(leg.request.Body.Bytes())
 		if leg.sharesIDs != (c.place != "") || !leg.hasKV || strings.Contains(body, "[1,2]") != (c.place != "") {
 			t.Errorf("%s: shared %v, %s", name, leg.sharesIDs, body)
@@ -175,13 +188,12 @@ func TestNIXL_PullsWhereItsTierHasAnAddress(t *testing.T) {
 func TestTRTLLM_AnAnswerThatIsOverIsCleaned(t *testing.T) {
 	const over = `{"prompt_token_ids":[1],"disaggregated_params":{"a":1},"choices":[{"finish_reason":"stop","disaggregated_params":{"b":1}},7]}`
 	for name, c := range map[string]struct{ body, answer, want string }{
-		"it goes on":           {`{}`, `{"choices":[{"finish_reason":"length"}]}`, ""},
-		"it is over":           {`{}`, over, `{"choices":[{"finish_reason":"stop"},7]}`},
-		"with the ids":         {`{"return_token_ids":true}`, over, `{"prompt_token_ids":[1],"choices":[{"finish_reason":"stop"},7]}`},
-		"explicitly without":   {`{"return_token_ids":false}`, over, `{"choices":[{"finish_reason":"stop"},7]}`},
-		"a field stands twice": {`{}`, `{"choices":[{"finish_reason":"stop"}],"choices":[]}`, ""},
+		"it goes on":         {`{}`, `{"choices":[{"finish_reason":"length"}]}`, ""},
+		"it is over":         {`{}`, over, `{"choices":[{"finish_reason":"stop"},7]}`},
+		"with the ids":       {`{"return_token_ids":true}`, over, `{"prompt_token_ids":[1],"choices":[{"finish_reason":"stop"},7]}`},
+		"explicitly without": {`{"return_token_ids":false}`, over, `{"choices":[{"finish_reason":"stop"},7]}`},
 	} {
-		if got := string(trtllmWholeAnswer(&Transfer{body: parsed(t, c.body)}, []byte(c.answer))); got != c.want {
+		if got := string(trtllmWholeAnswer(&Transfer{body: parsed(t, c.body)}, answered(t, api.Chat, c.answer))); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}

@@ -55,7 +55,7 @@ func TestHostsIn_WhatConnectorsReadOfAnswers(t *testing.T) {
 		{nixl, `{"kv_transfer_params":{"do_remote_prefill":true,"remote_host":"10.0.0.1","remote_port":5600}}`},
 		{trtllm, `{"choices":[{"disaggregated_params":{"ctx_request_id":1,"ctx_info_endpoint":["tcp://10.0.0.1:5000"]}}]}`},
 	} {
-		if got := x.by.decode(leg, []byte(x.answer)); !got.hasKV || !slices.Equal(got.hosts, []string{"10.0.0.1"}) {
+		if got := x.by.decode(leg, answered(t, leg.dialect, x.answer)); !got.hasKV || !slices.Equal(got.hosts, []string{"10.0.0.1"}) {
 			t.Errorf("%s: %v", x.by.Engine, got.hosts)
 		}
 	}

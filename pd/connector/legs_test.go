@@ -44,7 +44,7 @@ func TestLegs_Golden(t *testing.T) {
 		if prefill := tr.Connector().Prefill; prefill != nil {
 			describe(&out, "prefill", prefill(tr))
 		}
-		leg := tr.Connector().decode(tr, []byte(answer))
+		leg := tr.Connector().decode(tr, answered(t, tr.dialect, answer))
 		describe(&out, "decode", leg.request)
 		fmt.Fprintf(&out, "has KV: %v\n", leg.hasKV)
 		return out.String()

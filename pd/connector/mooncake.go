@@ -37,7 +37,7 @@ var mooncake = &Connector{
 			Header: http.Header{"X-Data-Parallel-Rank": {strconv.Itoa(t.engine.rank)}},
 		}
 	},
-	decode: func(t *Transfer, _ []byte) decodeLeg {
+	decode: func(t *Transfer, _ api.Answer) decodeLeg {
 		params := fmt.Sprintf(`{"do_remote_decode":false,"do_remote_prefill":true,"transfer_id":"xfer-%s","remote_bootstrap_addr":%s,"remote_engine_id":%s}`,
 			t.ID, quoted("http://"+kvAddress(t.From, bootstrapPort)), quoted(t.engine.id))
 		return decodeLeg{request: t.legWith(api.Set(api.HandoffField, []byte(params))), hasKV: true}

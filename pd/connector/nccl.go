@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -22,5 +23,5 @@ var nccl = &Connector{
 			"_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	},
 	Prefill: func(t *Transfer) LegRequest { return LegRequest{Body: oneToken(t)} },
-	decode:  func(t *Transfer, _ []byte) decodeLeg { return decodeLeg{request: t.legWith(), hasKV: true} },
+	decode:  func(t *Transfer, _ api.Answer) decodeLeg { return decodeLeg{request: t.legWith(), hasKV: true} },
 }

@@ -1,8 +1,6 @@
 package connector
 
 import (
-	"github.com/tidwall/gjson"
-
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -47,8 +45,8 @@ func nixlPrefill(t *Transfer) LegRequest {
 // v1/engine/output_processor.py, seen on 0.32). With it come prefill's token ids, where
 // decode takes them (sharesIDs). When prefill pushes, it looks the blocks
 // up by the request id (vllm nixl/push_scheduler.py), and decode must not be told of them.
-func nixlDecode(t *Transfer, answer []byte) decodeLeg {
-	object, ok := api.Value(answer).Member(api.HandoffField).Object()
+func nixlDecode(t *Transfer, answer api.Answer) decodeLeg {
+	object, ok := answer.Get(api.HandoffField).Object()
 	if !ok {
 		return decodeLeg{request: t.legWith()}
 	}
@@ -59,10 +57,10 @@ func nixlDecode(t *Transfer, answer []byte) decodeLeg {
 	var edits []api.Edit
 	if isPushed(object) {
 		object = object.With(api.Remove("remote_block_ids"))
-		if id := gjson.GetBytes(answer, "id"); t.dialect == api.Responses && id.Type == gjson.String {
+		if id := answer.Get("id"); t.dialect == api.Responses && len(id) > 0 && id[0] == '"' {
 			// Its request id is no header's: a response names it in its body, and is named by it
 			// (entrypoints/openai/responses/protocol.py 0.32, request_id).
-			edits = append(edits, api.Set("request_id", []byte(id.Raw)))
+			edits = append(edits, api.Set("request_id", id))
 		}
 	}
 	var ids []byte

@@ -30,7 +30,7 @@ func TestNIXL_HandoffIsVerbatimButForPrefillsCacheHits(t *testing.T) {
 	body, _ := api.ParseBody([]byte(`{"model":"m","stream":true}`))
 	tr := &Transfer{dialect: api.Chat, body: body, To: &pools.Server{Spec: pools.Spec{Connector: "nixl"}}}
 	h := tr.Handoff()
-	h.RecordPrefill(tr, []byte(answer), time.Now())
+	h.RecordPrefill(tr, answered(t, tr.dialect, answer), time.Now())
 	if told := h.Coverage(); !h.Kept || told != (Coverage{48, 48, api.Count{Tokens: 16, Known: true}, `{"prompt_tokens":48,"prompt_tokens_details":{"cached_tokens":16}}`}) {
 		t.Errorf("got %+v of %v", told, h.Kept)
 	}
@@ -44,7 +44,11 @@ func TestNIXL_TheLegHoldsNothingOfTheAnswer(t *testing.T) {
 	body, _ := api.ParseBody([]byte(`{"model":"m"}`))
 	for _, params := range []string{`{"remote_host":"10.0.0.1"}`, `{"remote_host":"10.0.0.1","remote_prefill_cached_tokens":16}`} {
 		answer := []byte(`{"kv_transfer_params":` + params + `}`)
-		leg := nixlDecode(&Transfer{dialect: api.Chat, body: body}, answer)
+		read, err := api.Chat.ReadAnswer(answer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leg := nixlDecode(&Transfer{dialect: api.Chat, body: body}, read)
 		clear(answer)
 		if got := string(leg.request.Body.Bytes()); got != `{"model":"m","kv_transfer_params":{"remote_host":"10.0.0.1"}}` || leg.hosts[0] != "10.0.0.1" {
 			t.Errorf("%s: %s, %v", params, got, leg.hosts)
@@ -55,7 +59,7 @@ func TestNIXL_TheLegHoldsNothingOfTheAnswer(t *testing.T) {
 func TestNIXL_NoHandoffIsNormal(t *testing.T) {
 	body, _ := api.ParseBody([]byte(`{"model":"m"}`))
 	for _, answer := range []string{`{"id":"x"}`, `{"kv_transfer_params":null}`} {
-		got := nixlDecode(&Transfer{body: body}, []byte(answer))
+		got := nixlDecode(&Transfer{body: body}, answered(t, api.Chat, answer))
 		if got.hasKV || string(got.request.Body.Bytes()) != `{"model":"m"}` {
 			t.Errorf("%s: %+v", answer, got)
 		}
@@ -74,7 +78,7 @@ func TestNixlDecode_APushedResponseHasPrefillsID(t *testing.T) {
 		mode    string
 		want    string
 	}{{api.Responses, "push", `"resp_7"`}, {api.Responses, "pull", ""}, {api.Messages, "push", ""}} {
-		leg := nixlDecode(&Transfer{dialect: c.dialect, body: body}, []byte(`{"id":"resp_7","kv_transfer_params":{"transfer_mode":"`+c.mode+`"}}`))
+		leg := nixlDecode(&Transfer{dialect: c.dialect, body: body}, answered(t, c.dialect, `{"id":"resp_7","kv_transfer_params":{"transfer_mode":"`+c.mode+`"}}`))
 		if got := string(leg.request.Body.Get("request_id")); got != c.want {
 			t.Errorf("%s, %s: %q, want %q", c.dialect.Name, c.mode, got, c.want)
 		}

@@ -25,7 +25,7 @@ var offload = &Connector{
 		}
 		return LegRequest{Body: oneToken(t, api.Set(api.HandoffField, []byte(params+"}")))}
 	},
-	decode: func(t *Transfer, _ []byte) decodeLeg {
+	decode: func(t *Transfer, _ api.Answer) decodeLeg {
 		host, port := offloadAddress(t.From)
 		params := fmt.Sprintf(`{"remote_prefiller":{"kv_request_id":%q,"remote_host":%s,"remote_port":%d}}`, t.ID, quoted(host), port)
 		return decodeLeg{request: t.legWith(api.Set(api.HandoffField, []byte(params))), hasKV: true}

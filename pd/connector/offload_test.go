@@ -24,7 +24,7 @@ func TestOffload_NamesThePortOfTheRank(t *testing.T) {
 		{pools.Spec{URL: "http://10.0.0.1:8000", Rank: &two, KVAddress: "10.1.0.1:7779"}, "10.1.0.1", 7779},
 	} {
 		tr := &Transfer{dialect: api.Chat, body: body, ID: "t-1", From: &pools.Server{Spec: c.from}}
-		told := gjson.GetBytes(offload.decode(tr, nil).request.Body.Bytes(), "kv_transfer_params.remote_prefiller")
+		told := gjson.GetBytes(offload.decode(tr, api.Answer{}).request.Body.Bytes(), "kv_transfer_params.remote_prefiller")
 		if told.Get("remote_host").String() != c.host || told.Get("remote_port").Int() != c.port || told.Get("kv_request_id").String() != "t-1" {
 			t.Errorf("%+v: decode is told %s", c.from, told)
 		}

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"slices"
 
-	"github.com/tidwall/gjson"
-
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -78,11 +76,16 @@ func hasMediaPart(content api.Value) bool {
 
 // promptIDs returns the prompt's token ids in prefill's answer, as a JSON list; nil
 // without.
-func promptIDs(answer []byte) []byte {
-	for _, place := range []string{"prompt_token_ids", "choices.0.prompt_token_ids"} {
-		if ids := gjson.GetBytes(answer, place); ids.IsArray() && len(ids.Raw) > len("[]") {
-			return bytes.Clone([]byte(ids.Raw))
+func promptIDs(answer api.Answer) []byte {
+	ids := answer.Get("prompt_token_ids")
+	if !ids.IsArray() {
+		for choice := range answer.Get("choices").Elements() {
+			ids = choice.Member("prompt_token_ids")
+			break
 		}
 	}
-	return nil
+	if !ids.IsArray() || ids.IsEmptyArray() {
+		return nil
+	}
+	return bytes.Clone(ids)
 }

@@ -31,7 +31,7 @@ func sglangPrefill(t *Transfer) LegRequest {
 	return t.legWith(edits...)
 }
 
-func sglangDecode(t *Transfer, _ []byte) decodeLeg {
+func sglangDecode(t *Transfer, _ api.Answer) decodeLeg {
 	edits := t.bootstrap()
 	if t.To.Rank != nil {
 		edits = append(edits, api.Set("routed_dp_rank", number(*t.To.Rank)))

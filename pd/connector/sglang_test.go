@@ -33,7 +33,7 @@ func TestSGLang_BodiesOfBothLegs(t *testing.T) {
 		if got := string(sglangPrefill(tr).Body.Bytes()); got != c.prefill {
 			t.Errorf("%s: prefill\ngot  %s\nwant %s", c.name, got, c.prefill)
 		}
-		if got := string(sglangDecode(tr, nil).request.Body.Bytes()); got != c.decode {
+		if got := string(sglangDecode(tr, api.Answer{}).request.Body.Bytes()); got != c.decode {
 			t.Errorf("%s: decode\ngot  %s\nwant %s", c.name, got, c.decode)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // sidecar is a decode server behind llm-d's sidecar: it is told in a header which
@@ -12,7 +14,7 @@ import (
 // from a client (llm-d-router pkg/common/routing/common.go).
 var sidecar = &Connector{
 	DecodeDriven: true, Pairs: true, Aggregated: true, ReportsCachedTokens: true,
-	decode: func(t *Transfer, _ []byte) decodeLeg {
+	decode: func(t *Transfer, _ api.Answer) decodeLeg {
 		leg := t.legWith()
 		if u, err := url.Parse(t.From.URL); err == nil { // the spec was validated
 			leg.Header = http.Header{"X-Prefiller-Host-Port": {u.Host}}

@@ -45,7 +45,7 @@ var errNoContextID = errors.New("the context's answer has no ctx_request_id")
 
 // trtllmVerify refuses what generation could not fetch KV by, as the engine's own router
 // does (openai_disagg_service.py, _verify_ctx_response). An answer that is over needs none.
-func trtllmVerify(answer []byte) error {
+func trtllmVerify(answer api.Answer) error {
 	if trtllmOver(answer) || trtllmParams(answer).Get("ctx_request_id").Type == gjson.Number {
 		return nil
 	}
@@ -53,8 +53,8 @@ func trtllmVerify(answer []byte) error {
 }
 
 // trtllmOver reports whether the context's answer is the whole answer.
-func trtllmOver(answer []byte) bool {
-	switch gjson.GetBytes(answer, "choices.0.finish_reason").String() {
+func trtllmOver(answer api.Answer) bool {
+	switch gjson.GetBytes(answer.Bytes(), "choices.0.finish_reason").String() {
 	case "", "length", "not_finished":
 		return false
 	}
@@ -62,26 +62,26 @@ func trtllmOver(answer []byte) bool {
 }
 
 // trtllmParams are what the context says for generation, in its choice or at the top.
-func trtllmParams(answer []byte) gjson.Result {
-	if params := gjson.GetBytes(answer, "choices.0."+disaggregatedField); params.IsObject() {
+func trtllmParams(answer api.Answer) gjson.Result {
+	if params := gjson.GetBytes(answer.Bytes(), "choices.0."+disaggregatedField); params.IsObject() {
 		return params
 	}
-	return gjson.GetBytes(answer, disaggregatedField)
+	return gjson.GetBytes(answer.Bytes(), disaggregatedField)
 }
 
 // trtllmGeneration hands the context's parameters over, and its token ids in place of
 // the prompt, which is not tokenised again.
-func trtllmGeneration(t *Transfer, answer []byte) decodeLeg {
+func trtllmGeneration(t *Transfer, answer api.Answer) decodeLeg {
 	params, ok := api.Value(bytes.Clone([]byte(trtllmParams(answer).Raw))).Object()
 	if !ok {
 		return decodeLeg{request: t.legWith()}
 	}
 	change := []api.Edit{api.Set("request_type", []byte(`"generation_only"`)), api.Set("disagg_request_id", t.disaggID())}
-	if usage := gjson.GetBytes(answer, "usage"); usage.IsObject() {
+	if usage := gjson.GetBytes(answer.Bytes(), "usage"); usage.IsObject() {
 		change = append(change, api.Set("ctx_usage", []byte(usage.Raw)))
 	}
 	edits := []api.Edit{api.Set(disaggregatedField, params.With(change...).Bytes())}
-	if ids := gjson.GetBytes(answer, "prompt_token_ids"); ids.IsArray() {
+	if ids := gjson.GetBytes(answer.Bytes(), "prompt_token_ids"); ids.IsArray() {
 		field := "prompt_token_ids"
 		if t.dialect == api.Completions {
 			field = "prompt"
@@ -93,14 +93,11 @@ func trtllmGeneration(t *Transfer, answer []byte) decodeLeg {
 
 // trtllmWholeAnswer returns the context's answer, cleaned, when it is the whole answer; nil
 // when generation has to follow.
-func trtllmWholeAnswer(t *Transfer, answer []byte) []byte {
+func trtllmWholeAnswer(t *Transfer, answer api.Answer) []byte {
 	if !trtllmOver(answer) {
 		return nil
 	}
-	body, err := api.ParseBody(answer)
-	if err != nil {
-		return nil
-	}
+	body := answer.Body()
 	choices, _ := body.Get("choices").Array()
 	for i, choice := range choices {
 		if object, ok := choice.Object(); ok {

@@ -20,7 +20,7 @@ func TestTRTLLM_AContextsAnswerNamesItsRequest(t *testing.T) {
 		"no params":       {`{"choices":[{"finish_reason":"length"}]}`, false},
 		"over, no params": {`{"choices":[{"finish_reason":"stop"}]}`, true},
 	} {
-		if err := trtllmVerify([]byte(test.answer)); (err == nil) != test.good {
+		if err := trtllmVerify(answered(t, api.Chat, test.answer)); (err == nil) != test.good {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -35,7 +35,7 @@ func TestTRTLLM_GenerationHasTheContextsID(t *testing.T) {
 	leg := &Transfer{dialect: api.Chat, body: body, bootstrapRooms: []int64{5}}
 	sent := gjson.GetBytes(trtllm.Prefill(leg).Body.Bytes(), "disaggregated_params.disagg_request_id").Int()
 	for _, repeated := range []string{`"disagg_request_id":null,`, `"disagg_request_id":9,`, ``} {
-		got := trtllm.decode(leg, []byte(`{"choices":[{"disaggregated_params":{`+repeated+`"ctx_request_id":7}}]}`))
+		got := trtllm.decode(leg, answered(t, leg.dialect, `{"choices":[{"disaggregated_params":{`+repeated+`"ctx_request_id":7}}]}`))
 		params := gjson.GetBytes(got.request.Body.Bytes(), "disaggregated_params")
 		if id := params.Get("disagg_request_id").Int(); !got.hasKV || id != sent || id != leastDisaggID+5 || params.Get("ctx_request_id").Int() != 7 {
 			t.Errorf("%q: %s, and the context was sent %d", repeated, params.Raw, sent)

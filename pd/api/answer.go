@@ -1,0 +1,95 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
+)
+
+// Answer is a whole answer of an engine. It is walked once, when it is read: all that is wanted of it are members.
+type Answer struct {
+	dialect *Dialect
+	raw     []byte
+	body    Body         // without fields where the answer is no object
+	usage   gjson.Result // a copy; of no type where there is none
+	usageAt string       // its place
+}
+
+// ReadAnswer reads a whole answer in an API, and keeps it. It fails where that is no well-formed JSON in UTF-8, or an
+// object that has a key twice: one of the two may be a hand-off that nobody sees.
+func (d *Dialect) ReadAnswer(raw []byte) (Answer, error) {
+	body, err := ParseBody(raw)
+	if err != nil && !errors.Is(err, ErrNotObject) {
+		return Answer{}, fmt.Errorf("the engine's answer: %w", err)
+	}
+	a := Answer{dialect: d, raw: raw, body: body}
+	for _, a.usageAt = range d.usages {
+		if u := body.at(a.usageAt); u.IsObject() {
+			a.usage = gjson.ParseBytes(u)
+			break
+		}
+	}
+	return a, nil
+}
+
+// Bytes is the answer as it came.
+func (a Answer) Bytes() []byte { return a.raw }
+
+// Body is the answer by its members, without any where it is no object.
+func (a Answer) Body() Body { return a.body }
+
+// Get returns the raw JSON of a member, nil if there is none.
+func (a Answer) Get(key string) Value { return a.body.Get(key) }
+
+// IsOfPrefill reports whether a prefill server answers so: with an object, or the list of them with which SGLang's own
+// API answers a batch.
+func (a Answer) IsOfPrefill() bool {
+	if a.body.source != nil {
+		return true
+	}
+	first := jsonscan.SkipSpace(a.raw, 0)
+	return first < len(a.raw) && a.raw[first] == '[' && a.dialect.Native
+}
+
+// Usage returns what the engine reports, false if it reports nothing.
+func (a Answer) Usage() (Usage, bool) { return a.dialect.usageOf(a.usage) }
+
+// RawUsage is the usage object, empty if there is none.
+func (a Answer) RawUsage() string { return a.usage.Raw }
+
+// WithCached returns an answer whose usage says that so many of the prompt's tokens were cached, where it says that any
+// number was. All other bytes of members stay as they are.
+func (a Answer) WithCached(tokens int) Answer {
+	usage, _ := a.Usage()
+	if !usage.Cached.Known {
+		return a
+	}
+	body := editAt(a.body, a.usageAt, func(u Body) Body { return withCached(u, a.dialect, usage.Cached.Tokens, tokens) })
+	edited, _ := a.dialect.ReadAnswer(body.Bytes()) // it is as well-formed as it was
+	return edited
+}
+
+// Handoff returns the hand-off in decode's own answer, as a copy: an engine with bidirectional_kv_xfer keeps the blocks
+// of the answer for the next prefill to fetch, for 480 s (vllm nixl/pull_scheduler.py). nil: there is none.
+func (a Answer) Handoff() []byte {
+	for _, place := range []string{HandoffField, "response." + HandoffField} {
+		if params := a.body.at(place); params.IsObject() {
+			if named := handoffIn(gjson.ParseBytes(params)); named != nil {
+				return named
+			}
+		}
+	}
+	return nil
+}
+
+// Clean returns the answer without what belongs between engines, and its usage with what the client is to see of the
+// prompt: the same bytes where nothing changes.
+func (a Answer) Clean(prompt PromptUsage) []byte {
+	if clean := a.dialect.clean(a.body, prompt); clean.Edited() {
+		return clean.Bytes()
+	}
+	return a.raw
+}

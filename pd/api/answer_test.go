@@ -1,0 +1,77 @@
+package api
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+func TestPrefill_AnAnswerIsAnObject(t *testing.T) {
+	isAnswer := func(d *Dialect, answer string) bool {
+		a, err := d.ReadAnswer([]byte(answer))
+		return err == nil && a.IsOfPrefill()
+	}
+	for _, answer := range []string{``, `<html>`, `"text"`, `[]`, `{"id":`, `{"a":` + strings.Repeat("[", 100_000)} {
+		if isAnswer(Chat, answer) {
+			t.Errorf("%.20q passed for an answer", answer)
+		}
+	}
+	if !isAnswer(Chat, ` {"id":"x"}`) || !isAnswer(Chat, `{}`) {
+		t.Error("an object did not pass")
+	}
+	if !isAnswer(Generate, ` [{"text":"x"}]`) {
+		t.Error("SGLang's answer to a batch did not pass")
+	}
+	if (Answer{}).IsOfPrefill() {
+		t.Error("no answer passed")
+	}
+}
+
+// An answer that names a member twice, or is of no characters, may hold a hand-off that nobody sees.
+func TestReadAnswer_WhatCannotBeReadDoesNotPass(t *testing.T) {
+	for _, data := range []string{`{"kv_transfer_params":null,"kv_transfer_params":{}}`, "{\"a\":\"\xff\"}", `{"a":1} {}`} {
+		if _, err := Chat.ReadAnswer([]byte(data)); err == nil {
+			t.Errorf("%s passed", data)
+		}
+	}
+}
+
+func TestAnswer_AListPassesAsItIs(t *testing.T) {
+	const list = `[{"text":"a","meta_info":{"prompt_tokens":3}}, 1]`
+	a, err := Generate.ReadAnswer([]byte(list))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if usage, found := a.Usage(); found || a.Handoff() != nil || string(a.Clean(PromptUsage{Override: true})) != list {
+		t.Errorf("%+v, %s", usage, a.Clean(PromptUsage{Override: true}))
+	}
+}
+
+// What an answer says by one walk is what its bytes say when each thing is looked for by itself.
+func FuzzAnswer(f *testing.F) {
+	f.Add([]byte(`{"id":"x","choices":[{"message":{"content":"\"usage\""}}],"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}},"kv_transfer_params":null}`))
+	f.Add([]byte(`{"usage":{"input_tokens":2,"cache_read_input_tokens":4},"response":{"usage":{"input_tokens":1},"kv_transfer_params":{"do_remote_decode":true}},"a":1}`))
+	f.Add([]byte(`{"meta_info":{"prompt_tokens":7,"cached_tokens":3},"kv_transfer_params":{"do_remote_decode":1}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if bytes.ContainsRune(data, '\\') { // keys with escapes are found here alone
+			return
+		}
+		prompt := PromptUsage{Override: true, Prefill: `{"prompt_tokens":9,"input_tokens":9,"cached_tokens":1}`}
+		for _, d := range Dialects() {
+			a, err := d.ReadAnswer(data)
+			if err != nil {
+				continue
+			}
+			usage, found := a.Usage()
+			if was, is := d.ReadUsage(data); usage != was || found != is {
+				t.Fatalf("%s: %+v %v, by itself %+v %v", d.Name, usage, found, was, is)
+			}
+			if was := AnswerHandoff(data); !bytes.Equal(a.Handoff(), was) {
+				t.Fatalf("%s: %s, by itself %s", d.Name, a.Handoff(), was)
+			}
+			if was, err := d.CleanAnswer(data, prompt); err != nil || !bytes.Equal(a.Clean(prompt), was) {
+				t.Fatalf("%s: %s, by itself %s, %v", d.Name, a.Clean(prompt), was, err)
+			}
+		}
+	})
+}
