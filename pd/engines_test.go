@@ -101,6 +101,9 @@ func newEngineFleet(t *testing.T, shape fleetShape) *engineFleet {
 		Metrics: NewMetrics(f.scraped, histogram.Config{}, queue, suspects), Tracer: tracer, Log: log,
 	}
 	f.Config.ContinueByText = true
+	// A process that is stopped for longer than a leg may take is no failure of the leg.
+	f.Config.PrefillTimeout, f.Config.AnswerPatience, f.Config.AnswerTimeout = time.Hour, time.Hour, time.Hour
+	f.Config.FirstEventTimeout, f.Config.IdleTimeout = time.Hour, time.Hour
 	model := cost.Default()
 	model.PairsFirst = true // engines without delay compute a prompt sooner than they fetch it
 	f.Binder = &Binder{Queue: queue, Tracer: tracer, Chooser: &Chooser{
@@ -110,6 +113,7 @@ func newEngineFleet(t *testing.T, shape fleetShape) *engineFleet {
 		},
 		Outputs: predict.NewOutputs(), Metrics: f.Metrics,
 	}}
+	f.Binder.Config.HandoffAge = time.Hour
 	fleet.OnBlame = f.Binder.Links.Clear
 	if shape.orchestrator != nil {
 		shape.orchestrator(f.Orchestrator)
