@@ -136,42 +136,25 @@ func (l *Lease) end(now time.Time) {
 	}
 }
 
-// computes notes what prompt the lease's request had computed there.
-func (l *Lease) computes(x curve.Features) {
-	l.server.mu.Lock()
-	l.computed = x
-	l.server.mu.Unlock()
-}
-
 // ReleasePrefilled releases the lease of a prefill that succeeded, and adds what it took to
 // the server's curve. beside is how long the server waited for something other than its work:
 // it does not count.
 func (l *Lease) ReleasePrefilled(newTokens, cached int, beside time.Duration) {
-	if !l.released.CompareAndSwap(false, true) {
-		return
-	}
-	l.RecordResult(nil)
-	now, x := time.Now(), curve.PrefillFeatures(newTokens, cached)
-	l.server.learnPrefill(l.seq, l.sent.Add(beside), x, now)
-	l.computes(x)
-	l.end(now)
+	l.releasePrefilled(curve.PrefillFeatures(newTokens, cached), l.sent.Add(beside), took)
 }
 
 // ReleasePrefilledBy is ReleasePrefilled where nothing says when the prefill was done, only that it is by
 // now: the curve learns what it took at the most, and what the engine's clock says.
 func (l *Lease) ReleasePrefilledBy(newTokens, cached int) {
+	l.releasePrefilled(curve.PrefillFeatures(newTokens, cached), l.sent, tookAtMost)
+}
+
+func (l *Lease) releasePrefilled(x curve.Features, begun time.Time, shows shown) {
 	if !l.released.CompareAndSwap(false, true) {
 		return
 	}
 	l.RecordResult(nil)
 	now := time.Now()
-	l.server.mu.Lock()
-	ended, known := l.server.work[LegIndex(Prefill)].End(l.seq, now)
-	l.server.mu.Unlock()
-	if known {
-		x := curve.PrefillFeatures(newTokens, cached)
-		l.server.prefill.ObserveAtMost(x, ended.Served, now)
-		l.computes(x)
-	}
+	l.endPrompt(x, begun, shows, now)
 	l.end(now)
 }

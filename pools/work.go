@@ -70,11 +70,19 @@ func (s *Server) FallsTo(limit time.Duration, now time.Time) (in time.Duration, 
 // promptBit distinguishes the prompt that a decode lease computes from the lease itself.
 const promptBit = 1 << 63
 
+// promptID is the prompt of the lease in the server's prefill work.
+func (l *Lease) promptID() uint64 {
+	if l.leg == Decode {
+		return l.seq | promptBit
+	}
+	return l.seq
+}
+
 // BeginLocalPrefill records that the request's prompt is computed where it is decoded: the
 // server has that work ahead like a prefill, until Computed or the end of the lease.
 func (l *Lease) BeginLocalPrefill(work curve.Work) {
 	l.server.mu.Lock()
-	l.server.work[LegIndex(Prefill)].Begin(l.seq|promptBit, work, time.Now())
+	l.server.work[LegIndex(Prefill)].Begin(l.promptID(), work, time.Now())
 	l.server.mu.Unlock()
 	l.server.fleet.NotifyWork()
 }
@@ -82,12 +90,8 @@ func (l *Lease) BeginLocalPrefill(work curve.Work) {
 // EndsUnseen records that nothing will say when the prompt has been computed: that of a prefill, or the one
 // that is computed where it is decoded. The answer comes whole, and much later.
 func (l *Lease) EndsUnseen() {
-	id := l.seq
-	if l.leg == Decode {
-		id |= promptBit
-	}
 	l.server.mu.Lock()
-	l.server.work[LegIndex(Prefill)].EndsUnseen(id)
+	l.server.work[LegIndex(Prefill)].EndsUnseen(l.promptID())
 	l.server.mu.Unlock()
 	l.server.fleet.changed.notify() // when to look again has changed
 }
@@ -95,11 +99,7 @@ func (l *Lease) EndsUnseen() {
 // EndLocalPrefill records that the prompt has been computed, and adds to the server's curve what it
 // took.
 func (l *Lease) EndLocalPrefill(newTokens, cached int) {
-	now, x := time.Now(), curve.PrefillFeatures(newTokens, cached)
-	l.server.learnPrefill(l.seq|promptBit, l.sent, x, now)
-	l.computes(x)
-	l.server.fleet.NotifyWork()
-	l.server.fleet.changed.notify()
+	l.endLocal(curve.PrefillFeatures(newTokens, cached), took, time.Now())
 }
 
 // EndLocalWhole is EndLocalPrefill of a prompt whose answer of so many tokens came whole: when its first
@@ -108,14 +108,8 @@ func (l *Lease) EndLocalPrefill(newTokens, cached int) {
 // longer than the one that computes the prompt, so that this took its share of the time at the least.
 func (l *Lease) EndLocalWhole(newTokens, cached, tokens int) {
 	now := time.Now()
-	ended, known := l.endLocal(now)
-	if !known {
-		return
-	}
-	x := curve.PrefillFeatures(newTokens, cached)
-	l.server.prefill.ObserveAtMost(x, ended.Served, now)
-	l.computes(x)
-	if tokens > 0 {
+	ended, known := l.endLocal(curve.PrefillFeatures(newTokens, cached), tookAtMost, now)
+	if known && tokens > 0 {
 		ended.Served = min(ended.Served, now.Sub(l.sent)/time.Duration(tokens))
 		l.server.evidence.Observe(ended)
 	}
@@ -123,38 +117,51 @@ func (l *Lease) EndLocalWhole(newTokens, cached, tokens int) {
 
 // EndLocalPieces is EndLocalPrefill of a prompt that was computed in pieces: what it took shows
 // nothing of the curve, since the batch's own steps came between them.
-func (l *Lease) EndLocalPieces() { l.endLocal(time.Now()) }
+func (l *Lease) EndLocalPieces() { l.endLocal(curve.Features{}, nothing, time.Now()) }
 
-// endLocal ends the prompt that is computed where it is decoded.
-func (l *Lease) endLocal(now time.Time) (ended curve.Completion, known bool) {
-	l.server.mu.Lock()
-	ended, known = l.server.work[LegIndex(Prefill)].End(l.seq|promptBit, now)
-	l.server.mu.Unlock()
+// endLocal is endPrompt of a request that stays on the server.
+func (l *Lease) endLocal(x curve.Features, shows shown, now time.Time) (ended curve.Completion, known bool) {
+	ended, known = l.endPrompt(x, l.sent, shows, now)
 	l.server.fleet.NotifyWork()
 	l.server.fleet.changed.notify()
 	return ended, known
 }
 
-// learnPrefill ends a prefill and teaches the server's curve what it took: exactly if
-// nothing else was on the server, else by the time since the answer before, of which other
-// replicas' requests had their share.
-func (s *Server) learnPrefill(id uint64, sent time.Time, x curve.Features, now time.Time) {
+// shown is what the end of a prompt shows of what it took.
+type shown int
+
+const (
+	nothing shown = iota
+	tookAtMost
+	took
+)
+
+// endPrompt ends the prompt that the lease's request had computed, begun at a time, and teaches the server's curve
+// what it took: exactly if nothing else was on the server, else by the time since the answer before, of
+// which other replicas' requests had their share. The engine's clock counts it when the lease ends.
+func (l *Lease) endPrompt(x curve.Features, begun time.Time, shows shown, now time.Time) (ended curve.Completion, known bool) {
+	s := l.server
 	others := s.othersInFlight(Prefill, now).Requests
 	s.mu.Lock()
 	work := &s.work[LegIndex(Prefill)]
 	own := work.Len()
-	ended, known := work.End(id, now)
+	if ended, known = work.End(l.promptID(), now); known {
+		l.computed = x
+	}
 	s.mu.Unlock()
 	switch {
-	case !known:
-		return
+	case !known || shows == nothing:
+	case shows == tookAtMost:
+		s.prefill.ObserveAtMost(x, ended.Served, now)
 	case ended.Alone && others == 0:
-		s.prefill.Observe(x, now.Sub(sent), now)
+		s.prefill.Observe(x, now.Sub(begun), now)
+		s.evidence.Observe(ended)
 	default:
 		ended.Served = ended.Served * time.Duration(own) / time.Duration(own+others)
 		s.prefill.ObserveServed(x, ended.Served, now)
+		s.evidence.Observe(ended)
 	}
-	s.evidence.Observe(ended)
+	return ended, known
 }
 
 // ReplicaWork is what other gateways have on the servers, as they report it.
