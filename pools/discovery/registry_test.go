@@ -314,7 +314,8 @@ func TestRegistry_LooksAgainInAWhile(t *testing.T) {
 		defer stop()
 		var log testlog.Buffer
 		tried := 0
-		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1, Dialer: func(context.Context, string, string) (net.Conn, error) {
+		const dials = 1000 // so many failures, ten for each core else, make go-redis dial in a goroutine that outlives the test
+		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1, PoolSize: dials, Dialer: func(context.Context, string, string) (net.Conn, error) {
 			if tried++; tried > 100 {
 				stop() // else it would go on for ever
 			}
