@@ -87,6 +87,11 @@ func (st *requestState) transfer(b *binding) *connector.Transfer {
 func (o *Orchestrator) decodeWith(ctx context.Context, st *requestState, b *binding) *LegError {
 	st.bind.tried.handoff = nil
 	b.awaitPulled(ctx)
+	o.awaitShared(ctx, st, b)
+	defer o.endPull(b, false)
+	if b.mayAsk != nil {
+		close(b.mayAsk)
+	}
 	if ctx.Err() != nil { // the client left during prefill
 		b.decode.Release()
 		o.Metrics.countStranded(b.handoff)

@@ -40,9 +40,11 @@ type binding struct {
 	first        firsttoken.Case
 	legIDs       *answerkv.IDs // of a stream's decode leg, where they are wanted
 	hold         *hold         // of prefill's token; nil: the client gets it at once
+	mayAsk       chan struct{} // closed when decode, whose leg it is held for, waits for no pull any more; nil: it is not held
 	begunAt      time.Time     // when the client was given prefill's token
 	continuedAt  time.Time     // of decode's first token
 	behindSent   bool          // decode was sent the rest behind prefill's token
+	pull         *pull         // of decode's leg, which others may wait for; nil: none is worth it
 	beside       chan struct{} // closed when prefill's leg, which runs beside decode's, has ended; nil: none does
 	withdraw     func()        // takes back what was predicted of the servers' caches; nil: nothing was
 	computed     func()        // says that it has come true; nil with withdraw

@@ -44,6 +44,7 @@ type Orchestrator struct {
 	Log           *slog.Logger
 
 	engines connector.EngineIDs
+	pulls   sharedPulls
 	legs    sync.WaitGroup // prefill legs beside a decode, which may end after the answer has begun
 }
 

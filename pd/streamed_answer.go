@@ -144,6 +144,7 @@ func opensWithToken(server *pools.Server) bool {
 
 // learnFirst learns from when decode's leg showed that the prompt's KV is there, so long after it was sent.
 func (a streamedAnswer) learnFirst(ctx context.Context, st *requestState, b *binding, sample *transferSample, took time.Duration, now time.Time) {
+	a.o.endPull(b, true)
 	switch {
 	case b.handoff != nil:
 	case b.cut.done > 0:
@@ -254,7 +255,8 @@ func (a streamedAnswer) hold(ctx context.Context, st *requestState, b *binding) 
 	if b.hasPulled() && longer() == 0 {
 		return nil
 	}
-	return &hold{asked: b.cut.pulled, longer: longer, legs: &a.o.legs, onGiven: func(at time.Time) {
+	b.mayAsk = make(chan struct{})
+	return &hold{asked: b.mayAsk, longer: longer, legs: &a.o.legs, onGiven: func(at time.Time) {
 		b.begunAt = at
 		a.measureFirst(ctx, st, b, at)
 		a.observeMargin(st, b, at)

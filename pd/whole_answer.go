@@ -51,6 +51,9 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	start := time.Now()
 	sample := o.Binder.beginTransfer(st, b, start)
 	defer sample.end()
+	if b.pull != nil {
+		defer o.endPullUnseen(b)()
+	}
 	resp, data, failed := o.sendWhole(ctx, o.Config.AnswerTimeout, leg, server, st, st.req.Dialect.Path, id, part)
 	if failed != nil {
 		return nil, failed

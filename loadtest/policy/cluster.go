@@ -59,6 +59,9 @@ type job struct {
 	decodePieces cost.DecodePieces // how decode computes the prompt; the zero value: as its budget of tokens lets it
 	nextPiece    float64           // when decode has the request for the next piece
 	generated    int
+	followers    []*job  // whose legs wait for what decode pulls for this one
+	awaits       bool    // the pull of another
+	awaited      float64 // seconds for which it did
 	firstAt      float64
 	askedAt      float64 // decode, for what is behind prefill's token where that is held
 	decodedAt    float64 // the first token that decode says: the first one, or that behind prefill's
@@ -329,8 +332,26 @@ func (c *cluster) finishPrefill(j *job) {
 	}
 }
 
-// askDecode sends decode a request whose prompt is computed, and whose pieces decode has.
+// askDecode sends decode a request whose prompt is computed, and whose pieces decode has. One of ours waits until
+// decode has what it pulls for another request, and this one lacks.
 func (c *cluster) askDecode(j *job) {
+	if c.ours {
+		d := c.decodes[j.pair.Decode]
+		lacks := j.req.Prompt - d.cache.match(j.req.whole())*blockTokens
+		if before := d.worthAwaiting(j, j.req.Prompt-lacks); before != nil {
+			j.awaits = true
+			before.followers = append(before.followers, j)
+			return
+		}
+		if lacks >= cost.WorthFollowing {
+			d.pulling = append(d.pulling, pulledBy{j, lacks})
+		}
+		if learner := j.sender.learner(); j.awaits && learner != nil {
+			j.awaits, j.awaited = false, c.cal.now-j.prefilledAt
+			j.estimate.bytes = float64(lacks) * c.hw.KVBytesPerToken
+			learner.Prefilled(j.sender.viewFor(j), j)
+		}
+	}
 	j.holdFirst(c.cal.now)
 	c.cal.after(c.scenario.handOff(), func() { c.decodes[j.pair.Decode].submit(j) })
 }
@@ -446,6 +467,7 @@ func (c *cluster) tryJoin(j *job) {
 	decode := c.decodes[j.pair.Decode]
 	decode.publish(j)
 	decode.join(j)
+	decode.endPull(j)
 }
 
 // firstToken is called, before it happens, when the first token that decode says of a request

@@ -1,6 +1,10 @@
 package policy
 
-import "github.com/tandem-gateway/tandem/pd/cost"
+import (
+	"slices"
+
+	"github.com/tandem-gateway/tandem/pd/cost"
+)
 
 // decodeServer is one decode server: those that wait for KV room, those whose KV
 // is there, and the batch. It steps with the others of its group.
@@ -12,11 +16,40 @@ type decodeServer struct {
 	speed   float64 // multiplies the time of a step; above 1 is slower
 	cache   *blockCache
 	waiting []*job // for KV room, first come first served
+	pulling []pulledBy
 	joining []*job // KV is there: in the batch from the next step on
 	batch   []*job
 	held    int // requests that have room: on their way, joining or in the batch
 	context int // tokens of KV in the batch
 	gauge   history
+}
+
+// pulledBy is a request whose KV is pulled, and how many tokens the server lacked of it.
+type pulledBy struct {
+	*job
+	lacks int
+}
+
+// worthAwaiting is the request that brings most of the prompt of another one, of which so many tokens are here, as
+// pd.sharedPulls has it; nil if none is worth the wait.
+func (d *decodeServer) worthAwaiting(j *job, held int) (best *job) {
+	has := held + cost.WorthFollowing - 1
+	for _, p := range d.pulling {
+		if common := commonBlocks(j.req.whole(), p.req.whole()) * blockTokens; common > has && 2*(common-held) >= p.lacks {
+			best, has = p.job, common
+		}
+	}
+	return best
+}
+
+// endPull lets those go that waited for what a request pulled.
+func (d *decodeServer) endPull(j *job) {
+	d.pulling = slices.DeleteFunc(d.pulling, func(p pulledBy) bool { return p.job == j })
+	followers := j.followers
+	j.followers = nil
+	for _, f := range followers {
+		d.cluster.askDecode(f)
+	}
 }
 
 func newDecodeServer(c *cluster, id, rack int, speed float64) *decodeServer {

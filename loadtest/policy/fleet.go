@@ -184,6 +184,10 @@ func (f *fleet) itl(v *View) time.Duration { return runDuration(cmp.Or(f.gap, v.
 // Prefilled and Transferred teach the links. A transfer that had to wait for room, or while
 // decode computed prompts, shows nothing of them.
 func (f *fleet) Prefilled(v *View, j *job) {
+	if j.awaits { // it moves nothing yet
+		return
+	}
+	f.moving[j].End(clockTime(v.now))
 	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]
 	f.linksAt = -1
 	f.moving[j] = f.links.Begin(p.LinkEnd(), d.LinkEnd(), j.estimate.bytes, clockTime(v.now))

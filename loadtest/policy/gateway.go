@@ -264,7 +264,7 @@ func (g *gateway) learnTransfer(j *job) {
 		return
 	}
 	g.view.now = g.cluster.cal.now
-	took := j.decodedAt - j.prefilledAt - g.cluster.scenario.handOff() - j.estimate.step
+	took := j.decodedAt - j.prefilledAt - j.awaited - g.cluster.scenario.handOff() - j.estimate.step
 	learner.Transferred(&g.view, j, max(took, 0))
 }
 

@@ -21,6 +21,8 @@ type Connector struct {
 	// RespondsAfterTransfer: prefill answers when decode has the KV, and not when it is
 	// computed.
 	RespondsAfterTransfer bool
+	// Pulls: decode's leg has it pull what its prefix cache lacks of the prompt when it comes.
+	Pulls bool
 	// DecodeDriven: only decode gets a request, and calls prefill itself.
 	DecodeDriven bool
 	// Pairs: servers run as pairs. Aggregated: a decode server also serves requests whole.

@@ -8,7 +8,7 @@ import (
 // nixl is vLLM's NixlConnector: prefill returns where its blocks are, and decode reads
 // them from there; or, with the NixlPushConnector, registers there and is written to.
 // The hand-off tells which of the two it is.
-var nixl = &Connector{Engine: "vllm", Pairs: true, Aggregated: true, Prefill: nixlPrefill, decode: nixlDecode, CanPull: hasOffloadTier}
+var nixl = &Connector{Engine: "vllm", Pairs: true, Aggregated: true, Pulls: true, Prefill: nixlPrefill, decode: nixlDecode, CanPull: hasOffloadTier}
 
 // hasOffloadTier reports an engine that has, beside NIXL, an OffloadingConnector with a
 // P2P tier (vLLM's MultiConnector): such a server's address for KV is that of the tier,

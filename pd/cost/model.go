@@ -187,8 +187,8 @@ func (m *Model) PriceRequest(r Demand, f *Candidates, t *order.Ticket) {
 	}
 }
 
-// worthFollowing is how many tokens that are being computed make a request wait for them.
-const worthFollowing = 1024
+// WorthFollowing is how many tokens that are being computed, or pulled, make a request wait for them.
+const WorthFollowing = 1024
 
 // follows reports whether a beginning of a request's prompt that no prefill server has is being computed
 // on one of them for another request, and writes on which ones any is.
@@ -196,10 +196,10 @@ func (f *Candidates) follows(on []bool) bool {
 	most, confirmed := 0, 0
 	for i := range f.Prefill {
 		held := &f.Prefill[i].Cached
-		on[i] = held.Pending >= worthFollowing
+		on[i] = held.Pending >= WorthFollowing
 		most, confirmed = max(most, held.GPU), max(confirmed, held.Confirmed())
 	}
-	return most-confirmed >= worthFollowing
+	return most-confirmed >= WorthFollowing
 }
 
 // readyAt notes when server i can take the request. The list ends with the last that
