@@ -19,9 +19,17 @@ import (
 
 // sharedPulls are the pulls of prompts that are under way, by decode server. The zero value has none.
 type sharedPulls struct {
-	mu    sync.Mutex // guards under and the pulls' fields
+	mu    sync.Mutex // guards the rest, and the pulls' fields
 	under map[string][]*pull
+	came  map[string][]*pull // lately, the last one last
 }
+
+const (
+	// What has come is taken to be there for so long, though no KV events say so: a hot beginning would be
+	// waited for again and again.
+	cameLife = 5 * time.Second
+	mostCame = 2 // of a server: each keeps a prompt's tokens
+)
 
 // pull is one of a prompt.
 type pull struct {
@@ -84,6 +92,9 @@ func equal[T comparable](a, b []T) int {
 func (s *sharedPulls) await(ctx context.Context, server string, prompt leadingTokens, tokens, held int) (*pull, int) {
 	for {
 		s.mu.Lock()
+		for _, p := range s.came[server] {
+			held = max(held, min(tokens, prompt.common(&p.prompt)))
+		}
 		before, shared := s.worthAwaiting(server, &prompt, held)
 		if before == nil || ctx.Err() != nil {
 			own := s.beginLocked(server, prompt, tokens-held)
@@ -94,7 +105,7 @@ func (s *sharedPulls) await(ctx context.Context, server string, prompt leadingTo
 		select {
 		case <-before.ended:
 			if before.came {
-				held = shared
+				held = max(held, shared)
 			}
 		case <-ctx.Done():
 		}
@@ -139,8 +150,25 @@ func (s *sharedPulls) end(server string, p *pull, came bool) {
 	}
 	p.isOver, p.came = true, came
 	close(p.ended)
-	if s.under[server] = slices.DeleteFunc(s.under[server], func(other *pull) bool { return other == p }); len(s.under[server]) == 0 {
-		delete(s.under, server)
+	remove(s.under, server, p)
+	if !came {
+		return
+	}
+	if s.came == nil {
+		s.came = make(map[string][]*pull)
+	}
+	last := append(s.came[server], p)
+	s.came[server] = last[max(0, len(last)-mostCame):]
+	time.AfterFunc(cameLife, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		remove(s.came, server, p)
+	})
+}
+
+func remove(from map[string][]*pull, server string, p *pull) {
+	if from[server] = slices.DeleteFunc(from[server], func(other *pull) bool { return other == p }); len(from[server]) == 0 {
+		delete(from, server)
 	}
 }
 

@@ -162,6 +162,31 @@ func TestSharedPulls_NextPullsWhereOneFails(t *testing.T) {
 	})
 }
 
+// What has come lately is there, whether KV events say so or not: nobody waits for it again. Later it is not relied on.
+func TestSharedPulls_WhatHasComeIsNotAwaitedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s sharedPulls
+		prompt := testLeading(10_000, 10_200, 1)
+		for range 2 * mostCame {
+			first, _ := s.await(t.Context(), "d", testLeading(10_000, 10_200, 2), 10_200, 0)
+			s.end("d", first, true)
+			if own, has := s.await(t.Context(), "d", prompt, 10_200, 0); own != nil || has != 10_000 {
+				t.Errorf("it pulls %v, and has %d tokens", own, has)
+			}
+			time.Sleep(2 * cameLife)
+			synctest.Wait()
+			if len(s.came) > 0 {
+				t.Errorf("left: %v", s.came)
+			}
+			own, has := s.await(t.Context(), "d", prompt, 10_200, 0)
+			if own == nil || has != 0 {
+				t.Errorf("later it pulls %v, and has %d tokens", own, has)
+			}
+			s.end("d", own, false)
+		}
+	})
+}
+
 // A client that leaves, and a hand-off that gets old, wait no longer.
 func TestSharedPulls_AwaitEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
