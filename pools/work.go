@@ -17,8 +17,8 @@ type workInFlight struct {
 type InFlight struct {
 	Requests int
 	Tokens   int
-	Prompts  int           // of Tokens on a decode server, those of prompts; this gateway's
-	Seen     int           // of Tokens, those of requests of which an answer will say that they are done; this gateway's
+	Prompts  int           // of Tokens on a decode server, those of prompts; not of gateways of earlier versions
+	Seen     int           // of Tokens, those of requests of which an answer will say that they are done; likewise
 	Queue    time.Duration // predicted time until the outstanding work is done
 	Stays    time.Duration // of it, what does not wear off while nothing is answered
 	Forming  time.Duration // of it, what is done in the same step as what is sent now; this gateway's

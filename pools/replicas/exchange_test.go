@@ -413,8 +413,24 @@ func TestReplicas_OfTwoVersionsWorkTogether(t *testing.T) {
 	eventually(t, "and the new ones receive each other", func() bool { return b.sees().Tokens == 500 || b.sees().Tokens == 507 })
 }
 
+// How much of the KV of what is in flight is shared follows from the prompts of all replicas (pools.Server.KVShare).
+func TestReplicas_SeeHowMuchOfEachOthersWorkIsPrompt(t *testing.T) {
+	r := redisserver.Start(t)
+	a, b := newReplica(t, r, "a"), newReplica(t, r, "b")
+	lease, err := a.server.Claim(pools.Decode, curve.Work{Tokens: 120, Prompt: 90}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	lease.BeginLocalPrefill(curve.Work{Tokens: 90, Estimate: time.Hour})
+	sees := func(leg pools.Role) pools.InFlight { return b.server.InFlight(leg, time.Now()) }
+	eventually(t, "the prompt is seen to be computed", func() bool { return sees(pools.Decode).Prompts == 90 && sees(pools.Prefill).Seen == 90 })
+	lease.EndsUnseen()
+	eventually(t, "nothing will say when it is done", func() bool { return sees(pools.Decode).Prompts == 90 && sees(pools.Prefill).Seen == 0 })
+}
+
 func FuzzDecodeWork(f *testing.F) {
-	m := workMessage{Replica: "a", Decisions: 7, Servers: map[string][2]sharedWork{"s": {{1, 2, 3, 1}, {4, 5, 6, 2}}}}
+	m := workMessage{Replica: "a", Decisions: 7, Servers: map[string][2]sharedWork{"s": {{1, 20, 3, 1, 0, 9}, {4, 50, 6, 2, 40, 0}}}}
 	f.Add(m.encode(nil))
 	f.Add([]byte(`{"r":"a","k":7,"s":{"s":[{"n":1},{}]}}`))
 	f.Fuzz(func(t *testing.T, message []byte) {

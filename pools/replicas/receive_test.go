@@ -1,6 +1,7 @@
 package replicas
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -123,7 +124,7 @@ func TestReplicas_NothingIsLeftOfOneThatIsGone(t *testing.T) {
 
 // A message that was cut anywhere is none; so is one of a replica without a name.
 func TestDecodeWork_ACutMessageIsNone(t *testing.T) {
-	m := workMessage{Replica: "a", Decisions: 1 << 40, Servers: map[string][2]sharedWork{"10.0.0.1:8000": {{1, 2, 3, 1}, {4, 5, 6, 2}}}}
+	m := workMessage{Replica: "a", Decisions: 1 << 40, Servers: map[string][2]sharedWork{"10.0.0.1:8000": {{1, 20, 3, 1, 0, 9}, {4, 50, 6, 2, 40, 0}}}}
 	whole := m.encode(nil)
 	if got, err := decodeWork(whole); err != nil || got.Replica != "a" || got.Decisions != 1<<40 || got.Servers["10.0.0.1:8000"] != m.Servers["10.0.0.1:8000"] || got.partial || !got.current {
 		t.Fatalf("%+v, %v", got, err)
@@ -140,6 +141,24 @@ func TestDecodeWork_ACutMessageIsNone(t *testing.T) {
 		if _, err := decodeWork([]byte(`{"r":"` + replica + `"}`)); (err == nil) != ok {
 			t.Errorf("in JSON, a replica of %d letters: %v", len(replica), err)
 		}
+	}
+}
+
+// A replica of a version that reports no parts of its tokens is read, and reads what has them.
+func TestDecodeWork_PartsOfTokensAreWhatEarlierVersionsLeaveOut(t *testing.T) {
+	const id = "10.0.0.1:8000"
+	m := workMessage{Replica: "a", Decisions: 7, Servers: map[string][2]sharedWork{id: {{Requests: 1, Tokens: 20}, {Requests: 4, Tokens: 50, Prompts: 40}}}}
+	now := m.encode(nil)
+	parts := len((&workMessage{Servers: m.Servers}).appendParts(nil))
+	before := append([]byte{now[0] - 1}, now[1:len(now)-parts]...) // five fields, as earlier
+	got, err := decodeWork(before)
+	if want := (sharedWork{Requests: 4, Tokens: 50}); err != nil || got.Servers[id][1] != want || got.Servers[id][0] != m.Servers[id][0] {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if later := append([]byte{now[0] + 1}, append(now[1:], 0)...); !bytes.HasPrefix(later[1:], before[1:]) {
+		t.Error("what earlier versions read has changed its place")
+	} else if got, err := decodeWork(later); err != nil || got.Servers[id] != m.Servers[id] {
+		t.Errorf("with a field of a later version %+v, %v", got, err)
 	}
 }
 
@@ -167,9 +186,11 @@ func TestReplicas_WhatIsOfNoUseIsCounted(t *testing.T) {
 		{[]byte(`{"r":"a","s":{"` + id + `":[{"q":1,"l":2},{}]}}`), 1, 7},
 		{[]byte(`{"r":"a","s":{"` + id + `":[{"q":1e6},{}]}}`), 1, 8},
 		{[]byte(`{"r":"a","s":{"` + id + `":[{"q":1,"l":-1},{}]}}`), 1, 9},
-		{[]byte(`{"r":"me","s":{}}`), 1, 9}, // its own comes back
-		{busyWith("me", false, servers...), 1, 9},
-		{busyWith("b", false, servers...), 2, 9},
+		{[]byte(`{"r":"a","s":{"` + id + `":[{},{"t":2,"p":3}]}}`), 1, 10},
+		{[]byte(`{"r":"a","s":{"` + id + `":[{"t":2,"w":-1},{}]}}`), 1, 11},
+		{[]byte(`{"r":"me","s":{}}`), 1, 11}, // its own comes back
+		{busyWith("me", false, servers...), 1, 11},
+		{busyWith("b", false, servers...), 2, 11},
 	} {
 		r.take(c.message, now)
 		if r.received.Load() != c.received || r.ignored.Load() != c.ignored {
@@ -318,6 +339,8 @@ func TestCloseTo_WithinTheDrift(t *testing.T) {
 		"the same":         {func(*pools.InFlight) {}, true},
 		"a request more":   {func(w *pools.InFlight) { w.Requests++ }, false},
 		"a token fewer":    {func(w *pools.InFlight) { w.Tokens-- }, false},
+		"more of a prompt": {func(w *pools.InFlight) { w.Prompts++ }, false},
+		"an end unseen":    {func(w *pools.InFlight) { w.Seen++ }, false},
 		"a queue by drift": {func(w *pools.InFlight) { w.Queue += workDrift }, true},
 		"a queue by more":  {func(w *pools.InFlight) { w.Queue += workDrift + 1 }, false},
 		"a queue by less":  {func(w *pools.InFlight) { w.Queue -= workDrift + 1 }, false},

@@ -12,23 +12,26 @@ import (
 
 // The work of a replica travels in two forms. Replicas that know both use MessagePack:
 //
-//	[1, replica, whole, taken, {server: [n, t, q, l, n, t, q, l]}]
+//	[1, replica, whole, taken, {server: [n, t, q, l, n, t, q, l]}, {server: [p, w, p, w]}]
 //
-// for prefill and decode, n requests of t tokens, a queue of q microseconds of which l stay.
+// for prefill and decode, n requests of t tokens, a queue of q microseconds of which l stay; of the
+// tokens, p are of prompts and w of requests of which an answer will say that they are done. Of servers
+// that the second map does not name both are 0; earlier versions neither send nor read it.
 // whole says that servers that are not named have nothing; else they are as they were last
 // reported. Sums are reported and never differences, so that a lost message is made good by the
 // next whole one. Earlier versions know only the JSON of workMessage, which is always whole.
 const (
 	wireVersion = 1
-	wireFields  = 5
+	wireFields  = 5 // that each has; further ones are passed over
 	wireNumbers = 8 // of a server
+	wireParts   = 4 // of its tokens
 )
 
 var errWire = errors.New("not the work of a replica")
 
 // encode writes a message in MessagePack.
 func (m *workMessage) encode(to []byte) []byte {
-	to = msgp.AppendArrayHeader(to, wireFields)
+	to = msgp.AppendArrayHeader(to, wireFields+1)
 	to = msgp.AppendInt(to, wireVersion)
 	to = msgp.AppendString(to, m.Replica)
 	to = msgp.AppendBool(to, !m.partial)
@@ -43,8 +46,31 @@ func (m *workMessage) encode(to []byte) []byte {
 			}
 		}
 	}
+	return m.appendParts(to)
+}
+
+// appendParts writes which parts of the tokens are whose, of servers where there are any.
+func (m *workMessage) appendParts(to []byte) []byte {
+	have := uint32(0)
+	for _, both := range m.Servers {
+		if both[0].hasParts() || both[1].hasParts() {
+			have++
+		}
+	}
+	to = msgp.AppendMapHeader(to, have)
+	for id, both := range m.Servers {
+		if !both[0].hasParts() && !both[1].hasParts() {
+			continue
+		}
+		to = msgp.AppendArrayHeader(msgp.AppendString(to, id), wireParts)
+		for _, w := range both {
+			to = msgp.AppendInt(msgp.AppendInt(to, w.Prompts), w.Seen)
+		}
+	}
 	return to
 }
+
+func (s *sharedWork) hasParts() bool { return s.Prompts != 0 || s.Seen != 0 }
 
 func microseconds(seconds float64) int { return int(seconds * 1e6) }
 
@@ -95,32 +121,68 @@ func decodeWire(p []byte) (m workMessage, err error) {
 			return m, err
 		}
 	}
-	return m, nil
+	if n == wireFields {
+		return m, nil
+	}
+	return m, m.decodeParts(p)
+}
+
+// decodeParts reads what appendParts wrote.
+func (m *workMessage) decodeParts(p []byte) error {
+	servers, p, err := msgp.ReadMapHeaderBytes(p)
+	if err != nil || int(servers) > len(m.Servers) {
+		return errWire
+	}
+	for range servers {
+		var id string
+		if id, p, err = msgp.ReadStringBytes(p); err != nil {
+			return err
+		}
+		var numbers [wireParts]int
+		if p, err = decodeNumbers(p, numbers[:]); err != nil {
+			return err
+		}
+		if both, known := m.Servers[id]; known {
+			for i := range both {
+				both[i].Prompts, both[i].Seen = numbers[2*i], numbers[2*i+1]
+			}
+			m.Servers[id] = both
+		}
+	}
+	return nil
 }
 
 func decodeServer(p []byte) (both [2]sharedWork, rest []byte, err error) {
-	n, p, err := msgp.ReadArrayHeaderBytes(p)
-	if err != nil || n != wireNumbers {
-		return both, nil, errWire
-	}
 	var numbers [wireNumbers]int
-	for i := range numbers {
-		if numbers[i], p, err = msgp.ReadIntBytes(p); err != nil {
-			return both, nil, err
-		}
+	if p, err = decodeNumbers(p, numbers[:]); err != nil {
+		return both, nil, err
 	}
 	for i := range both {
 		w := numbers[4*i:]
-		both[i] = sharedWork{w[0], w[1], float64(w[2]) / 1e6, float64(w[3]) / 1e6}
+		both[i] = sharedWork{Requests: w[0], Tokens: w[1], Queue: float64(w[2]) / 1e6, Stays: float64(w[3]) / 1e6}
 	}
 	return both, p, nil
 }
 
+// decodeNumbers reads an array of just so many.
+func decodeNumbers(p []byte, numbers []int) (rest []byte, err error) {
+	n, p, err := msgp.ReadArrayHeaderBytes(p)
+	if err != nil || int(n) != len(numbers) {
+		return nil, errWire
+	}
+	for i := range numbers {
+		if numbers[i], p, err = msgp.ReadIntBytes(p); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
 // inFlight is the work that was reported, false if no replica can have it.
 func (s sharedWork) inFlight() (pools.InFlight, bool) {
-	if s.Requests < 0 || s.Tokens < 0 || !(s.Stays >= 0 && s.Stays <= s.Queue && s.Queue < 1e6) {
+	if s.Requests < 0 || s.Tokens < 0 || s.Prompts < 0 || s.Prompts > s.Tokens || s.Seen < 0 || s.Seen > s.Tokens || !(s.Stays >= 0 && s.Stays <= s.Queue && s.Queue < 1e6) {
 		return pools.InFlight{}, false
 	}
 	seconds := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
-	return pools.InFlight{Requests: s.Requests, Tokens: s.Tokens, Queue: seconds(s.Queue), Stays: seconds(s.Stays)}, true
+	return pools.InFlight{Requests: s.Requests, Tokens: s.Tokens, Prompts: s.Prompts, Seen: s.Seen, Queue: seconds(s.Queue), Stays: seconds(s.Stays)}, true
 }
