@@ -20,10 +20,11 @@ import (
 // read what is on that.
 func afresh(o *Orchestrator) { o.Transport.(*enginehttp.Transport).DisableKeepAlives = true }
 
-// quickly makes hanging legs end within a test.
+// quickly makes hanging legs end within a test. Legs that do not hang must be done by then, also where others use
+// the machine.
 func quickly(o *Orchestrator) {
-	o.Config.PrefillTimeout, o.Config.FirstEventTimeout = 300*time.Millisecond, 300*time.Millisecond
-	o.Config.IdleTimeout, o.Config.AnswerTimeout = 300*time.Millisecond, 300*time.Millisecond
+	const limit = 2 * time.Second
+	o.Config.PrefillTimeout, o.Config.FirstEventTimeout, o.Config.IdleTimeout, o.Config.AnswerTimeout = limit, limit, limit, limit
 }
 
 // With another server of its role, no fault of one before the first content costs the client
