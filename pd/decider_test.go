@@ -3,7 +3,10 @@ package pd
 import (
 	"context"
 	"errors"
+	"math"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
 	"github.com/tandem-gateway/tandem/pd/order"
@@ -317,6 +321,47 @@ func TestDecider_ATurnIsRecordedAsEveryBinding(t *testing.T) {
 	}
 	if b := turn(true); b.reason != "fallback" || b.choice.Reason != "fallback" || testutil.ToFloat64(f.Metrics.aggregated.WithLabelValues("fallback")) != 1 {
 		t.Errorf("it runs alone for %q, recorded as %q", b.reason, b.choice.Reason)
+	}
+}
+
+// What is shown of a turn's alternatives counts the requests that waited for just their prefill server then.
+func TestDecider_AlternativesOfATurnCountThoseThatWaited(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newTestFleet(t, 2, prompt)
+	f.Binder.Config.EnforceDisaggregation = true
+	d, servers := newTestDecider(f), f.Fleet.Servers()
+	lease, err := servers[1].Claim(pools.Prefill, curve.Work{Tokens: 1000, Estimate: 10 * time.Second}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	f.waits(d, prompt, testModel).request.begun = &begunPrefill{prefill: servers[1].ID(), decode: servers[2].ID(), tokens: 1000}
+	w := f.waits(d, prompt[:2000], testModel) // shorter: its turn comes first
+	d.decide(time.Now())
+	g := <-w.done
+	if g.err != nil {
+		t.Fatal(g.err)
+	}
+	defer g.b.release()
+	shown := func() (all []cost.Explained) {
+		c := &g.b.choice
+		all = f.Binder.Cost.Explain(c.Demand, c.Candidates, c.Chosen, 100)
+		slices.SortFunc(all, func(a, b cost.Explained) int { return strings.Compare(a.Prefill+a.Decode, b.Prefill+b.Decode) })
+		return all
+	}
+	with := shown()
+	g.b.choice.Candidates.Awaiting[1] = 0
+	for i, e := range shown() {
+		want := e.DelayToOthers
+		if e.Prefill == servers[1].ID() {
+			want += e.Compute / 2 // one waits for it, and half a request for an average server
+		}
+		if got := with[i].DelayToOthers; math.Abs(got-want) > 0.01 {
+			t.Errorf("%s and %s: a delay to others of %v ms, want %v", e.Prefill, e.Decode, got, want)
+		}
+		if e.Chosen && math.Abs(with[i].DelayToOthers-g.b.chosen.Explained().DelayToOthers) > 0.01 {
+			t.Errorf("the chosen pair is shown as %+v", with[i])
+		}
 	}
 }
 

@@ -75,6 +75,11 @@ type Candidates struct {
 	Links   *order.LinkTable
 	Shares  *share.Table // nil: requests of all lengths go to all hardware alike
 
+	// Awaiting is the requests that waited for each prefill server, and AverageAwaiting for an average one, where
+	// they are recorded; nil: they are not.
+	Awaiting        []int
+	AverageAwaiting float64
+
 	// reference is the mean of the prefill servers' curves: the speed that others' waiting is
 	// priced at. At each server's own, the fastest would look cheapest to all requests, and
 	// all would wait for it. referenceStep is the seconds of prompts that make a step at that
@@ -91,6 +96,14 @@ type LinkEnd struct {
 
 // LinkEnd is the server as the end of a link.
 func (c *Candidate) LinkEnd() LinkEnd { return LinkEnd{c.ID, c.Topology} }
+
+// RecordAwaiting keeps what waits for each prefill server, so that a choice can be priced again as it was.
+func (f *Candidates) RecordAwaiting(s *order.Servers) {
+	f.Awaiting, f.AverageAwaiting = make([]int, len(s.Prefill)), s.AverageAwaiting
+	for i := range s.Prefill {
+		f.Awaiting[i] = s.Prefill[i].Awaiting
+	}
+}
 
 // SetLoad takes over how loaded a server is.
 func (c *Candidate) SetLoad(now Candidate) {
@@ -152,12 +165,15 @@ func (f *Candidates) Supported(first time.Duration, a *Alternative) time.Duratio
 func (f *Candidates) Only(prefill, decode string) Candidates {
 	one := *f
 	p, d := IndexOf(f.Prefill, prefill), IndexOf(f.Decode, decode)
-	one.Prefill, one.Decode = nil, nil
+	one.Prefill, one.Decode, one.Awaiting = nil, nil, nil
 	if d >= 0 {
 		one.Decode = slices.Clone(f.Decode[d : d+1])
 	}
 	if p >= 0 {
 		one.Prefill = slices.Clone(f.Prefill[p : p+1])
+		if f.Awaiting != nil {
+			one.Awaiting = []int{f.Awaiting[p]}
+		}
 	}
 	one.Links = order.NewLinkTable(len(one.Prefill), len(one.Decode))
 	if p >= 0 && d >= 0 {

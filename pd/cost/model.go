@@ -78,6 +78,10 @@ func (m *Model) PriceServers(f *Candidates, s *order.Servers) {
 			s.Prefill[i].Self = self
 		}
 	}
+	s.AverageAwaiting = f.AverageAwaiting
+	for i, n := range f.Awaiting {
+		s.Prefill[i].Awaiting = n
+	}
 	for i := range f.Decode {
 		d := &f.Decode[i]
 		d.priceStep(&s.Decode[i])

@@ -21,6 +21,10 @@ func (f *Candidates) Pack(x *packing.Coder) {
 	for i := range packing.Slice(x, &f.Decode) {
 		f.Decode[i].pack(x)
 	}
+	for i := range packing.Slice(x, &f.Awaiting) {
+		packing.Int(x, &f.Awaiting[i])
+	}
+	x.Float(&f.AverageAwaiting)
 	has := f.Links != nil
 	if x.Bool(&has); !has {
 		return
