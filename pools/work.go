@@ -144,10 +144,10 @@ func (l *Lease) endPrompt(x curve.Features, begun time.Time, shows shown, now ti
 	others := s.othersInFlight(Prefill, now).Requests
 	s.mu.Lock()
 	work := &s.work[LegIndex(Prefill)]
-	own := work.Len()
 	if ended, known = work.End(l.promptID(), now); known {
 		l.computed = x
 	}
+	own := work.Len() + 1 // it may have been taken to be done before (EndsUnseen)
 	s.mu.Unlock()
 	switch {
 	case !known || shows == nothing:

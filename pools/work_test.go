@@ -192,6 +192,36 @@ func TestEndLocalWhole_ShowsWhatAPromptTakesAtLeast(t *testing.T) {
 	}
 }
 
+// An answer of one token says when its prompt was computed, though it comes whole: the prompt may be taken to be done
+// before, and be the last on the server.
+func TestEndLocalPrefill_OfAPromptThatWasTakenToBeDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := upFleet(t, nil, spec("http://10.0.0.1:1", Both)).Servers()[0]
+		x := curve.PrefillFeatures(4096, 0)
+		before := s.PrefillCurve().Seconds(x)
+		for range 60 {
+			var both [2]*Lease // beside each other
+			for i := range both {
+				both[i] = claim(t, s, Decode, curve.Work{Tokens: 4096})
+				both[i].BeginLocalPrefill(curve.Work{Tokens: 4096, Estimate: time.Millisecond})
+				both[i].MarkSent(0)
+				both[i].EndsUnseen()
+			}
+			for _, l := range both {
+				time.Sleep(time.Duration(2 * before * float64(time.Second)))
+				l.EndLocalPrefill(4096, 0)
+				l.Release()
+			}
+		}
+		if got := s.PrefillCurve().Seconds(x) / before; got < 1.8 || got > 2.2 {
+			t.Errorf("believed %.2f times as long, want 2", got)
+		}
+		if n := s.InFlight(Prefill, time.Now()).Requests; n != 0 {
+			t.Errorf("%d are left", n)
+		}
+	})
+}
+
 // A server that only gives whole answers, or that only decode asks, is believed to be as fast as these show
 // at the least.
 func TestLease_WhatEndsUnseenBoundsTheCurve(t *testing.T) {
