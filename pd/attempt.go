@@ -89,8 +89,8 @@ func (o *Orchestrator) decodeWith(ctx context.Context, st *requestState, b *bind
 	b.awaitPulled(ctx)
 	o.awaitShared(ctx, st, b)
 	defer o.endPull(b, false)
-	if b.mayAsk != nil {
-		close(b.mayAsk)
+	if b.hold != nil {
+		b.hold.ask()
 	}
 	if ctx.Err() != nil { // the client left during prefill
 		b.decode.Release()

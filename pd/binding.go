@@ -40,7 +40,6 @@ type binding struct {
 	first        firsttoken.Case
 	legIDs       *answerkv.IDs // of a stream's decode leg, where they are wanted
 	hold         *hold         // of prefill's token; nil: the client gets it at once
-	mayAsk       chan struct{} // closed when decode, whose leg it is held for, waits for no pull any more; nil: it is not held
 	begunAt      time.Time     // when the client was given prefill's token
 	continuedAt  time.Time     // of decode's first token
 	behindSent   bool          // decode was sent the rest behind prefill's token

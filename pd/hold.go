@@ -16,13 +16,14 @@ type restOfStream struct {
 // request's objective allows. It is given once the rest has been asked for and so much longer, as it is
 // forecast then, or when the rest is there. A Stream owns it, with the goroutine that asks.
 type hold struct {
-	asked   <-chan struct{} // closed when the rest can be asked for; nil: at once
-	longer  func() time.Duration
-	legs    *sync.WaitGroup // of the goroutines of legs
-	cancel  func()          // ends the rest, asked for or not
-	onGiven func(time.Time) // says when the beginning was given, once the rest uses the request no more
-	given   time.Time       // zero: it was not
-	sent    chan struct{}   // closed when failed or caught is there; nil: the rest was not asked for
+	asked   chan struct{}        // closed when the rest is asked for
+	longer  func() time.Duration // for how long from then on, as it is forecast before that
+	lasts   time.Duration        // what longer said; set when asked is closed
+	legs    *sync.WaitGroup      // of the goroutines of legs
+	cancel  func()               // ends the rest, asked for or not
+	onGiven func(time.Time)      // says when the beginning was given, once the rest uses the request no more
+	given   time.Time            // zero: it was not
+	sent    chan struct{}        // closed when failed or caught is there; nil: the rest was not asked for
 	failed  *LegError
 	caught  any // of a panic
 }
@@ -42,6 +43,13 @@ func (h *hold) await(rest *restOfStream) {
 	}
 }
 
+// ask says that the rest is asked for now. What it moves is not under way yet: its own transfer would be
+// counted twice.
+func (h *hold) ask() {
+	h.lasts = h.longer()
+	close(h.asked)
+}
+
 // send asks for the rest. A panic here would end the process: it is thrown again in the goroutine that
 // reads the stream.
 func (h *hold) send(rest *restOfStream) {
@@ -52,13 +60,11 @@ func (h *hold) send(rest *restOfStream) {
 
 // wait returns when the beginning is to be given, false if its client has left.
 func (h *hold) wait() (stays bool) {
-	if h.asked != nil {
-		select {
-		case <-h.asked:
-		case <-h.sent:
-		}
+	select {
+	case <-h.asked:
+	case <-h.sent:
 	}
-	timer := time.NewTimer(h.longer())
+	timer := time.NewTimer(h.lasts)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -17,7 +17,7 @@ import (
 // heldStream is a stream whose beginning is held, in a bubble of synctest.
 type heldStream struct {
 	*Stream
-	asked   chan struct{}
+	mayAsk  chan struct{} // closed: for the rest
 	given   time.Duration // that was said; 0: nothing was
 	opened  bool          // the rest was looked at
 	closed  []string      // legs, in order
@@ -27,7 +27,7 @@ type heldStream struct {
 
 // newHeldStream is one whose rest takes so long, and then fails with an error or panics, if one is said.
 func newHeldStream(longer, takes time.Duration, failed *LegError, panics any) *heldStream {
-	h := &heldStream{asked: make(chan struct{}), started: time.Now()}
+	h := &heldStream{mayAsk: make(chan struct{}), started: time.Now()}
 	leg := func(name, text string) *legStream {
 		return &legStream{
 			dialect: api.Completions, events: api.NewEventReader(http.NoBody), body: http.NoBody, cancel: func(error) {},
@@ -37,14 +37,15 @@ func newHeldStream(longer, takes time.Duration, failed *LegError, panics any) *h
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	h.Stream = &Stream{leg: leg("beginning", "first"), leave: func() { h.closed = append(h.closed, "queue") }}
-	h.hold = &hold{asked: h.asked, longer: func() time.Duration { return longer }, legs: &h.legs, cancel: cancel, onGiven: func(at time.Time) { h.given = at.Sub(h.started) }}
+	h.hold = &hold{asked: make(chan struct{}), longer: func() time.Duration { return longer }, legs: &h.legs, cancel: cancel, onGiven: func(at time.Time) { h.given = at.Sub(h.started) }}
 	h.behind = &restOfStream{
 		send: func() *LegError {
 			select {
-			case <-h.asked:
+			case <-h.mayAsk:
 			case <-ctx.Done():
 				return &LegError{Leg: DecodeLeg, Kind: Gone, Err: ctx.Err()}
 			}
+			h.hold.ask()
 			select {
 			case <-time.After(takes):
 			case <-ctx.Done():
@@ -67,13 +68,8 @@ func newHeldStream(longer, takes time.Duration, failed *LegError, panics any) *h
 
 // The beginning of a stream is held from when the rest is asked for, and no longer than until that is there.
 func TestHold_UntilItsTimeOrTheRest(t *testing.T) {
-	const (
-		ms     = time.Millisecond
-		atOnce = -1 // as where nothing was to be pulled
-	)
+	const ms = time.Millisecond
 	for _, of := range []struct{ askedAfter, longer, takes, first, second time.Duration }{
-		{atOnce, 30 * ms, 100 * ms, 30 * ms, 100 * ms},
-		{atOnce, 300 * ms, 100 * ms, 100 * ms, 100 * ms},
 		{0, 30 * ms, 100 * ms, 30 * ms, 100 * ms},
 		{0, 300 * ms, 100 * ms, 100 * ms, 100 * ms},
 		{0, 0, 100 * ms, 0, 100 * ms},
@@ -82,12 +78,7 @@ func TestHold_UntilItsTimeOrTheRest(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newHeldStream(of.longer, of.takes, nil, nil)
-			if of.askedAfter == atOnce {
-				close(h.asked)
-				h.hold.asked = nil
-			} else {
-				time.AfterFunc(of.askedAfter, func() { close(h.asked) })
-			}
+			time.AfterFunc(of.askedAfter, func() { close(h.mayAsk) })
 			var said []string
 			var at []time.Duration
 			for {
@@ -131,7 +122,7 @@ func TestHold_Closed(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newHeldStream(time.Millisecond, of.takes, nil, nil)
-			close(h.asked)
+			close(h.mayAsk)
 			if of.read {
 				if out, err := h.Next(); string(out) != "first" || err != nil {
 					t.Fatalf("%q, %v", out, err)
@@ -154,7 +145,7 @@ func TestHold_TheRestFails(t *testing.T) {
 	for kind, given := range map[Kind]bool{Gone: false, Broken: true} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newHeldStream(time.Hour, time.Second, &LegError{Leg: DecodeLeg, Kind: kind, Err: io.ErrUnexpectedEOF}, nil)
-			close(h.asked)
+			close(h.mayAsk)
 			out, err := h.Next()
 			if string(out) != "first" || err != nil || time.Since(h.started) != time.Second {
 				t.Fatalf("%q, %v after %v", out, err, time.Since(h.started))
@@ -176,7 +167,7 @@ func TestHold_APanicReachesTheReader(t *testing.T) {
 	for _, reads := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newHeldStream(time.Millisecond, time.Second, nil, whileSent)
-			close(h.asked)
+			close(h.mayAsk)
 			if _, err := h.Next(); err != nil {
 				t.Fatal(err)
 			}

@@ -255,8 +255,7 @@ func (a streamedAnswer) hold(ctx context.Context, st *requestState, b *binding) 
 	if b.hasPulled() && longer() == 0 {
 		return nil
 	}
-	b.mayAsk = make(chan struct{})
-	return &hold{asked: b.mayAsk, longer: longer, legs: &a.o.legs, onGiven: func(at time.Time) {
+	return &hold{asked: make(chan struct{}), longer: longer, legs: &a.o.legs, onGiven: func(at time.Time) {
 		b.begunAt = at
 		a.measureFirst(ctx, st, b, at)
 		a.observeMargin(st, b, at)

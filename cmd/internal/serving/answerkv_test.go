@@ -195,6 +195,7 @@ func TestAnswerKV_IsReadOnce(t *testing.T) {
 		both.Go(func() { branch.say(t, c, 10+i) })
 	}
 	both.Wait()
+	eventually(t, "one reads it", func() bool { return c.decode[0].State().AnswersPulled >= 1 && c.answers("read") >= 1 })
 	d := c.decode[0].State()
 	if d.AnswersPulled != 1 || d.HandoffsRejected != 0 || c.answers("read") != 1 {
 		t.Errorf("read %d times (%v), rejected %v", d.AnswersPulled, c.answers("read"), d.HandoffsRejectedByReason)
