@@ -346,10 +346,12 @@ func (c *cluster) askDecode(j *job) {
 		if lacks >= cost.WorthFollowing {
 			d.pulling = append(d.pulling, pulledBy{j, lacks})
 		}
-		if learner := j.sender.learner(); j.awaits && learner != nil {
+		if j.awaits {
 			j.awaits, j.awaited = false, c.cal.now-j.prefilledAt
 			j.estimate.bytes = float64(lacks) * c.hw.KVBytesPerToken
-			learner.Prefilled(j.sender.viewFor(j), j)
+			if learner, ok := j.sender.policy().(pullAwaiter); ok {
+				learner.BeginTransfer(j.sender.viewFor(j), j)
+			}
 		}
 	}
 	j.holdFirst(c.cal.now)

@@ -184,9 +184,12 @@ func (f *fleet) itl(v *View) time.Duration { return runDuration(cmp.Or(f.gap, v.
 // Prefilled and Transferred teach the links. A transfer that had to wait for room, or while
 // decode computed prompts, shows nothing of them.
 func (f *fleet) Prefilled(v *View, j *job) {
-	if j.awaits { // it moves nothing yet
-		return
+	if !j.awaits { // else it moves nothing yet
+		f.BeginTransfer(v, j)
 	}
+}
+
+func (f *fleet) BeginTransfer(v *View, j *job) {
 	f.moving[j].End(clockTime(v.now))
 	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]
 	f.linksAt = -1

@@ -97,6 +97,28 @@ func (o *optimum) tail(i, held int, link float64) float64 {
 	return o.scenario.handOff() + float64(missing)*h.KVBytesPerToken/link + h.step(1, r.Prompt)
 }
 
+// tailBehind is tail on a decode server to which others came before, whose KV is there at some times: at once, or
+// once it has what it pulls for one of them.
+func (o *optimum) tailBehind(i, d int, link float64, before []int, there []float64) float64 {
+	asked, least := o.ready[i]+o.scenario.handOff(), math.Inf(1)
+	for w := -1; w < len(before); w++ {
+		at := asked
+		if w >= 0 {
+			if at = max(asked, there[before[w]]); o.decode[before[w]] != d {
+				continue
+			}
+		}
+		held := 0
+		for _, k := range before {
+			if o.decode[k] == d && there[k] <= at {
+				held = max(held, o.common[i][k])
+			}
+		}
+		least = min(least, at-asked+o.tail(i, held, link))
+	}
+	return least
+}
+
 // link is the speed of the way from p to d.
 func (o *optimum) link(p, d int) float64 {
 	if o.scenario.prefillRack(p) == o.scenario.decodeRack(d) {
@@ -220,17 +242,11 @@ func (o *optimum) assign(sum float64) {
 			longest = max(longest, shared)
 		}
 		for d := range o.scenario.Decode {
-			held := 0
-			for _, k := range inOrder[:n] {
-				if o.decode[k] == d && there[k] <= o.ready[i]+o.scenario.handOff() {
-					held = max(held, o.common[i][k])
-				}
-			}
 			link := o.link(at[i], d)
-			if held == 0 && longest == 0 && link < o.scenario.Hardware.NIC {
+			if longest == 0 && link < o.scenario.Hardware.NIC {
 				continue // nothing is shared with anyone: a decode server of its rack is as good
 			}
-			tail := o.tail(i, held, link)
+			tail := o.tailBehind(i, d, link, inOrder[:n], there)
 			o.decode[i], there[i] = d, o.ready[i]+tail-o.scenario.Hardware.step(1, o.requests[i].Prompt)
 			try(n+1, sum+tail-o.tail(i, longest, o.scenario.Hardware.NIC))
 			if longest == 0 {

@@ -65,6 +65,12 @@ type transferLearner interface {
 	Transferred(v *View, j *job, seconds float64)
 }
 
+// pullAwaiter is a transferLearner whose legs on decode wait for what decode pulls for others: the transfer begins later
+// than with prefill's answer.
+type pullAwaiter interface {
+	BeginTransfer(v *View, j *job)
+}
+
 // firstHolder is a Chooser or a queueingChooser that has prefill's token held where the second one is
 // predicted to miss the objective for gaps behind it.
 type firstHolder interface {
