@@ -94,7 +94,7 @@ var notReached = map[missedGoal]float64{
 	{"B", "ttft_mean", true}:         1.08,
 	{"B", "ttft_mean", false}:        0.67, // of Dynamo at its defaults
 	{"B", "wait_max", true}:          2,
-	{"agents-06", "ttft_mean", true}: 0.94, // 0.926 with seed 1, 0.901 with five
+	{"agents-06", "ttft_mean", true}: 0.95, // 0.939 with seed 1; 0.881, which reaches it, with five
 	{"lockstep", "ttft_mean", true}:  1.14,
 }
 
