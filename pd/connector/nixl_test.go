@@ -1,6 +1,8 @@
 package connector
 
 import (
+	"bytes"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +55,21 @@ func TestNIXL_TheLegHoldsNothingOfTheAnswer(t *testing.T) {
 		if got := string(leg.request.Body.Bytes()); got != `{"model":"m","kv_transfer_params":{"remote_host":"10.0.0.1"}}` || leg.hosts[0] != "10.0.0.1" {
 			t.Errorf("%s: %s, %v", params, got, leg.hosts)
 		}
+	}
+	text := []byte(`{"prompt_token_ids":[1,2],"kv_transfer_params":{"remote_host":"10.0.0.1"}}`)
+	read, err := api.Chat.ReadAnswer(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []*api.Dialect{api.Chat, api.Completions} {
+		leg := nixlDecode(&Transfer{dialect: d, body: body, sharesIDs: true}, read)
+		sent := string(leg.request.Body.Bytes())
+		was := bytes.Clone(text)
+		clear(text)
+		if got := string(leg.request.Body.Bytes()); got != sent || !strings.Contains(got, "[1,2]") {
+			t.Errorf("%s: %s, want %s", d.Name, got, sent)
+		}
+		copy(text, was)
 	}
 }
 

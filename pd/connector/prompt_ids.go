@@ -74,18 +74,17 @@ func hasMediaPart(content api.Value) bool {
 	return false
 }
 
-// promptIDs returns the prompt's token ids in prefill's answer, as a JSON list; nil
+// promptIDs returns the prompt's token ids in prefill's answer, as a JSON list that is a part of it; nil
 // without.
 func promptIDs(answer api.Answer) []byte {
-	ids := answer.Get("prompt_token_ids")
-	if !ids.IsArray() {
-		for choice := range answer.Get("choices").Elements() {
-			ids = choice.Member("prompt_token_ids")
-			break
+	if ids := answer.Get("prompt_token_ids"); ids.IsArray() && !ids.IsEmptyArray() {
+		return ids
+	}
+	for choice := range answer.Get("choices").Elements() {
+		if ids := choice.Member("prompt_token_ids"); ids.IsArray() && !ids.IsEmptyArray() {
+			return ids
 		}
+		break
 	}
-	if !ids.IsArray() || ids.IsEmptyArray() {
-		return nil
-	}
-	return bytes.Clone(ids)
+	return nil
 }

@@ -77,16 +77,16 @@ func trtllmGeneration(t *Transfer, answer api.Answer) decodeLeg {
 		return decodeLeg{request: t.legWith()}
 	}
 	change := []api.Edit{api.Set("request_type", []byte(`"generation_only"`)), api.Set("disagg_request_id", t.disaggID())}
-	if usage := gjson.GetBytes(answer.Bytes(), "usage"); usage.IsObject() {
-		change = append(change, api.Set("ctx_usage", []byte(usage.Raw)))
+	if usage := answer.Get("usage"); usage.IsObject() {
+		change = append(change, api.Set("ctx_usage", usage))
 	}
 	edits := []api.Edit{api.Set(disaggregatedField, params.With(change...).Bytes())}
-	if ids := gjson.GetBytes(answer.Bytes(), "prompt_token_ids"); ids.IsArray() {
+	if ids := answer.Get("prompt_token_ids"); ids.IsArray() {
 		field := "prompt_token_ids"
 		if t.dialect == api.Completions {
 			field = "prompt"
 		}
-		edits = append(edits, api.Set(field, bytes.Clone([]byte(ids.Raw))))
+		edits = append(edits, api.Set(field, ids))
 	}
 	return decodeLeg{request: t.legWith(edits...), hasKV: true, hosts: hostsIn(params.Get("ctx_info_endpoint"))}
 }

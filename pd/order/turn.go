@@ -459,7 +459,8 @@ func (o *Order) goesBehindBest(t *Ticket, s *Servers) bool {
 }
 
 // mayBusyCostLess says whether a server that is not free to any request could cost one less than limit
-// with what goes first there, the second leg and decode's part left out.
+// with what goes first there and, where that is known, those that wait for it; the second leg and decode's part are
+// left out.
 func (o *Order) mayBusyCostLess(t *Ticket, s *Servers, price, limit float64) bool {
 	behind, factor := t.behindAt(price), o.waitFactor(t)
 	for i, p := range behind.servers {
