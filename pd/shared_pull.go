@@ -113,12 +113,11 @@ func (s *sharedPulls) await(ctx context.Context, server string, prompt leadingTo
 }
 
 // worthAwaiting is the pull to a server that brings most of a prompt of which it has so many tokens, and how many it
-// will have then; nil if none is worth the wait. Over the link of either server the one pull is done no later than
-// both would be if that brings as much of this prompt as of what this one has no use for.
+// will have then; nil if none is worth the wait.
 func (s *sharedPulls) worthAwaiting(server string, prompt *leadingTokens, held int) (best *pull, has int) {
-	has = held + cost.WorthFollowing - 1
+	has = held
 	for _, p := range s.under[server] {
-		if common := prompt.common(&p.prompt); common > has && 2*(common-held) >= p.lacks {
+		if common := prompt.common(&p.prompt); common > has && cost.WorthAwaiting(common, held, p.lacks) {
 			best, has = p, common
 		}
 	}

@@ -335,24 +335,8 @@ func (c *cluster) finishPrefill(j *job) {
 // askDecode sends decode a request whose prompt is computed, and whose pieces decode has. One of ours waits until
 // decode has what it pulls for another request, and this one lacks.
 func (c *cluster) askDecode(j *job) {
-	if c.ours {
-		d := c.decodes[j.pair.Decode]
-		lacks := j.req.Prompt - d.cache.match(j.req.whole())*blockTokens
-		if before := d.worthAwaiting(j, j.req.Prompt-lacks); before != nil {
-			j.awaits = true
-			before.followers = append(before.followers, j)
-			return
-		}
-		if lacks >= cost.WorthFollowing {
-			d.pulling = append(d.pulling, pulledBy{j, lacks})
-		}
-		if j.awaits {
-			j.awaits, j.awaited = false, c.cal.now-j.prefilledAt
-			j.estimate.bytes = float64(lacks) * c.hw.KVBytesPerToken
-			if learner, ok := j.sender.policy().(pullAwaiter); ok {
-				learner.BeginTransfer(j.sender.viewFor(j), j)
-			}
-		}
+	if c.ours && !c.decodes[j.pair.Decode].beginPull(j) {
+		return
 	}
 	j.holdFirst(c.cal.now)
 	c.cal.after(c.scenario.handOff(), func() { c.decodes[j.pair.Decode].submit(j) })

@@ -30,12 +30,36 @@ type pulledBy struct {
 	lacks int
 }
 
-// worthAwaiting is the request that brings most of the prompt of another one, of which so many tokens are here, as
-// pd.sharedPulls has it; nil if none is worth the wait.
+// beginPull notes what is pulled for a request, false if it waits for what is pulled for another one.
+func (d *decodeServer) beginPull(j *job) bool {
+	held := d.cache.match(j.req.whole()) * blockTokens
+	if before := d.worthAwaiting(j, held); before != nil {
+		j.awaits = true
+		before.followers = append(before.followers, j)
+		return false
+	}
+	lacks := j.req.Prompt - held
+	if lacks >= cost.WorthFollowing {
+		d.pulling = append(d.pulling, pulledBy{j, lacks})
+	}
+	if !j.awaits {
+		return true
+	}
+	c := d.cluster
+	j.awaits, j.awaited = false, c.cal.now-j.prefilledAt
+	j.estimate.bytes = float64(lacks) * c.hw.KVBytesPerToken
+	if learner, ok := j.sender.policy().(pullAwaiter); ok {
+		learner.BeginTransfer(j.sender.viewFor(j), j)
+	}
+	return true
+}
+
+// worthAwaiting is the request that brings most of the prompt of another one, of which so many tokens are here; nil
+// if none is worth the wait.
 func (d *decodeServer) worthAwaiting(j *job, held int) (best *job) {
-	has := held + cost.WorthFollowing - 1
+	has := held
 	for _, p := range d.pulling {
-		if common := commonBlocks(j.req.whole(), p.req.whole()) * blockTokens; common > has && 2*(common-held) >= p.lacks {
+		if common := commonBlocks(j.req.whole(), p.req.whole()) * blockTokens; common > has && cost.WorthAwaiting(common, held, p.lacks) {
 			best, has = p.job, common
 		}
 	}

@@ -189,6 +189,7 @@ func (f *fleet) Prefilled(v *View, j *job) {
 	}
 }
 
+// BeginTransfer takes a transfer to be under way.
 func (f *fleet) BeginTransfer(v *View, j *job) {
 	f.moving[j].End(clockTime(v.now))
 	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]

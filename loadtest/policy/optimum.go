@@ -100,21 +100,21 @@ func (o *optimum) tail(i, held int, link float64) float64 {
 // tailBehind is tail on a decode server to which others came before, whose KV is there at some times: at once, or
 // once it has what it pulls for one of them.
 func (o *optimum) tailBehind(i, d int, link float64, before []int, there []float64) float64 {
-	asked, least := o.ready[i]+o.scenario.handOff(), math.Inf(1)
-	for w := -1; w < len(before); w++ {
-		at := asked
-		if w >= 0 {
-			if at = max(asked, there[before[w]]); o.decode[before[w]] != d {
-				continue
-			}
-		}
+	asked := o.ready[i] + o.scenario.handOff()
+	at := func(pulls float64) float64 {
 		held := 0
 		for _, k := range before {
-			if o.decode[k] == d && there[k] <= at {
+			if o.decode[k] == d && there[k] <= pulls {
 				held = max(held, o.common[i][k])
 			}
 		}
-		least = min(least, at-asked+o.tail(i, held, link))
+		return pulls - asked + o.tail(i, held, link)
+	}
+	least := at(asked)
+	for _, k := range before {
+		if o.decode[k] == d && there[k] > asked {
+			least = min(least, at(there[k]))
+		}
 	}
 	return least
 }

@@ -41,3 +41,12 @@ func (m *Model) PullSource(candidates []Candidate, id string, promptTokens int) 
 	}
 	return ""
 }
+
+// WorthAwaiting reports whether a request waits until a decode server has what it pulls for another one. Their
+// prompts begin with shared tokens alike, of which the server holds held; of the other it lacked lacked. Over the
+// link of either server the one pull is done no later than both would be if it brings as much of this prompt as of
+// what this one has no use for.
+func WorthAwaiting(shared, held, lacked int) bool {
+	brings := shared - held
+	return brings >= WorthFollowing && 2*brings >= lacked
+}
