@@ -545,7 +545,7 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 	default:
 		seen := q.snapshot // with the servers as they were before
 		seen.candidates.Prefill, seen.candidates.Decode = slices.Clone(seen.candidates.Prefill), slices.Clone(seen.candidates.Decode)
-		seen.candidates.RecordAwaiting(&q.servers)
+		seen.candidates.RecordOrder(&q.servers)
 		q.d.ch.recordBinding(w.request, &seen, b, now)
 	}
 	if w.request.begun == nil {

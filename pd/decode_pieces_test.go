@@ -3,6 +3,7 @@ package pd
 import (
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -13,7 +14,9 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
+	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // decodingFleet is a decode engine alone that computes long prompts in pieces.
@@ -191,5 +194,38 @@ func TestGap_OfWhatCanBeCut(t *testing.T) {
 		if got := ch.gap(c.r, c.itl); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
+	}
+}
+
+// What is shown of a turn on decode alone leaves out the part of what streams wait that the order of service
+// left out.
+func TestDecodePieces_AreShownAsTheTurnPricedThem(t *testing.T) {
+	f := decodingFleet(t, func(*engine.Config) {})
+	for range 10 {
+		lease, err := f.Fleet.Servers()[0].Claim(pools.Decode, curve.Work{Tokens: 1000}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lease.Release()
+	}
+	st := f.longRequest(20_000, 20_000)
+	st.bind.base = testModel
+	w := &waiter{request: &st.bind, done: make(chan bindResult, 1)}
+	d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Hour, f.Log)
+	d.arrivals = append(d.arrivals, w)
+	d.decide(time.Now())
+	g := <-w.done
+	if g.err != nil {
+		t.Fatal(g.err)
+	}
+	defer g.b.release()
+	c := &g.b.choice
+	shown := func() float64 { return f.Binder.Cost.Explain(c.Demand, c.Candidates, c.Chosen, 1)[0].DelayToOthers }
+	if got, want := shown(), g.b.chosen.Explained().DelayToOthers; math.Abs(got-want) > 0.01 {
+		t.Errorf("a delay to others of %v ms is shown, chosen with %v", got, want)
+	}
+	priced := shown()
+	if c.Candidates.StreamDiscount = 0; shown() < priced+0.01 {
+		t.Errorf("no part of %v ms was left out", priced)
 	}
 }

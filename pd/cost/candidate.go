@@ -76,9 +76,10 @@ type Candidates struct {
 	Shares  *share.Table // nil: requests of all lengths go to all hardware alike
 
 	// Awaiting is the requests that waited for each prefill server, and AverageAwaiting for an average one, where
-	// they are recorded; nil: they are not.
+	// they are recorded; nil: they are not. StreamDiscount is as in order.Servers.
 	Awaiting        []int
 	AverageAwaiting float64
+	StreamDiscount  float64
 
 	// reference is the mean of the prefill servers' curves: the speed that others' waiting is
 	// priced at. At each server's own, the fastest would look cheapest to all requests, and
@@ -97,9 +98,10 @@ type LinkEnd struct {
 // LinkEnd is the server as the end of a link.
 func (c *Candidate) LinkEnd() LinkEnd { return LinkEnd{c.ID, c.Topology} }
 
-// RecordAwaiting keeps what waits for each prefill server, so that a choice can be priced again as it was.
-func (f *Candidates) RecordAwaiting(s *order.Servers) {
-	f.Awaiting, f.AverageAwaiting = make([]int, len(s.Prefill)), s.AverageAwaiting
+// RecordOrder keeps what the order of service adds to the prices of servers, so that a choice can be priced again as
+// it was.
+func (f *Candidates) RecordOrder(s *order.Servers) {
+	f.Awaiting, f.AverageAwaiting, f.StreamDiscount = make([]int, len(s.Prefill)), s.AverageAwaiting, s.StreamDiscount
 	for i := range s.Prefill {
 		f.Awaiting[i] = s.Prefill[i].Awaiting
 	}

@@ -25,6 +25,7 @@ func (f *Candidates) Pack(x *packing.Coder) {
 		packing.Int(x, &f.Awaiting[i])
 	}
 	x.Float(&f.AverageAwaiting)
+	x.Float(&f.StreamDiscount)
 	has := f.Links != nil
 	if x.Bool(&has); !has {
 		return

@@ -95,7 +95,7 @@ func TestCandidates_ExplainedAlikeOncePacked(t *testing.T) {
 		f.Awaiting = append(f.Awaiting, i%3)
 		f.Decode[i].PieceBlock, f.Decode[i].Group = 16, 1+i/2
 	}
-	f.AverageAwaiting = 0.75
+	f.AverageAwaiting, f.StreamDiscount = 0.75, 0.5
 	r := Demand{PromptTokens: 5000, OutputTokens: 200, TTFT: time.Second, ITL: 50 * time.Millisecond, Gap: 100 * time.Millisecond, FirstFromPrefill: true}
 	chosen, ok := m.Choose(r, f, func(int) int { return 0 })
 	if !ok {
