@@ -21,7 +21,7 @@ import (
 )
 
 // bound is a request that was bound just now, on a pair or on decode alone.
-func (f *testFleet) bound(t *testing.T, alone bool) (*requestState, *binding) {
+func (f *testFleet) bound(t testing.TB, alone bool) (*requestState, *binding) {
 	t.Helper()
 	st := f.arrives(testPrompt(14_000), time.Now())
 	st.bind.tried.mustAggregate = alone

@@ -7,8 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/tidwall/gjson"
-
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/firsttoken"
@@ -106,10 +104,6 @@ func (f firstTokens) use(st *requestState, b *binding, t *connector.Transfer, h 
 
 // beginWith begins the answer with prefill's token, and makes decode's leg the rest of it.
 func (f firstTokens) beginWith(st *requestState, h *connector.Handoff, token *api.FirstToken) error {
-	answer, err := api.ParseBody(h.First)
-	if err != nil {
-		return err
-	}
 	// An answer that is not streamed is begun anew by each attempt.
 	m, _ := f.o.Fleet.Model(st.client.Model)
 	said := transcript.ForFirst(st.client.forTranscript(), m.MaxModelLen, f.o.Config.ContinueByText)
@@ -117,13 +111,14 @@ func (f firstTokens) beginWith(st *requestState, h *connector.Handoff, token *ap
 		return errNoTranscript
 	}
 	said.StartLeg(streamEngine(h.From), api.Body{})
+	said.RecordPrompt(token.PromptIDs())
 	var begun []byte
 	var c api.Chunk
-	for data := range api.Events(api.FirstEvents(st.req.Dialect, answer, wantsEachUsage(st.req.Body))) {
+	for _, data := range token.Events(st.req.Dialect, api.AsksForIDs(st.client.Body), wantsEachUsage(st.req.Body)) {
 		st.req.Dialect.ReadEvent(data, &c, nil)
 		begun = fmt.Appendf(begun, "data: %s\n\n", said.Record(new([]byte), &c, data))
 	}
-	if err := said.BehindFirst(api.TextLength(gjson.GetBytes(h.First, "choices.0.logprobs"))); err != nil {
+	if err := said.BehindFirst(token.Characters()); err != nil {
 		return err
 	}
 	if st.req.Stream {
@@ -136,12 +131,8 @@ func (f firstTokens) beginWith(st *requestState, h *connector.Handoff, token *ap
 var errNoTranscript = errors.New("the answer has no transcript")
 
 // wholeFromPrefill is the answer to the client where prefill's is all of it.
-func wholeFromPrefill(req *Request, said []byte) []byte {
-	answer, err := api.ParseBody(said)
-	if err != nil {
-		return nil
-	}
-	answer = answer.With(api.Remove(api.HandoffField))
+func wholeFromPrefill(req *Request, said api.Answer) []byte {
+	answer := said.Body().With(api.Remove(api.HandoffField))
 	if !api.AsksForIDs(req.Body) {
 		answer = api.WithoutIDs(answer, req.Stream)
 	}

@@ -319,8 +319,8 @@ func (p *prefix) teaches() bool { return p != nil && p.tokens.Teaches }
 
 // learn takes the token ids out of prefill's answer. The answer itself never goes
 // to the client.
-func (l *Locality) learn(p *prefix, answer []byte) {
-	ids, ok := tokens.AnswerIDs(answer)
+func (l *Locality) learn(p *prefix, answer api.Answer) {
+	ids, ok := tokens.AnswerIDs(func(key string) []byte { return answer.Get(key) })
 	if !ok {
 		return
 	}

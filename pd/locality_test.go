@@ -321,11 +321,11 @@ func TestLocality_LearnsThePromptsTokensFromPrefillsAnswer(t *testing.T) {
 	defer l.Close()
 	req := requestOf(t, api.Completions, `{"model":"m","prompt":"`+strings.Repeat("the river and the bridge ", 40)+`"}`)
 	finds := func() *prefix { return l.findTokens(t.Context(), req, testModel) }
-	l.learn(finds(), []byte(`{"choices":[]}`))
+	l.learn(finds(), answered(t, `{"choices":[]}`))
 	if p := finds(); len(p.tokens.IDs) != 0 {
 		t.Fatalf("%d tokens are known of an answer without ids", len(p.tokens.IDs))
 	}
-	l.learn(finds(), []byte(`{"prompt_token_ids":[`+strings.TrimSuffix(strings.Repeat("7,", 240), ",")+`]}`))
+	l.learn(finds(), answered(t, `{"prompt_token_ids":[`+strings.TrimSuffix(strings.Repeat("7,", 240), ",")+`]}`))
 	if p := finds(); len(p.tokens.IDs) == 0 {
 		t.Error("nothing is known of the prompt that was learned")
 	}

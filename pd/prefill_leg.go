@@ -34,7 +34,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	firstTokens{o}.use(st, b, t, h)
 	coverage := h.Coverage()
 	if st.bind.prefix.teaches() {
-		o.Binder.Locality.learn(st.bind.prefix, answer.Bytes())
+		o.Binder.Locality.learn(st.bind.prefix, answer)
 	}
 	if coverage.Tokens > 0 {
 		var beside time.Duration

@@ -205,7 +205,7 @@ func (a streamedAnswer) begin(ctx context.Context, st *requestState, b *binding)
 		}
 		b.decode.Release()
 		o.Metrics.countStranded(b.handoff)
-		prefill, _ := st.req.Dialect.ReadUsage(b.handoff.First)
+		prefill, _ := b.handoff.First.Usage()
 		o.countAnswer(st, prefill, prefill.Cached, 1)
 		st.recordEnd(o.Decisions, b, nil)
 	}

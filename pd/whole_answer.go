@@ -90,18 +90,18 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 		answerKV{o}.record(st, b, handoff, ids, usage)
 	}
 	clean, err := b.handoff.Whole(st.req.Dialect, answer.Clean(side), api.AsksForIDs(st.req.Body))
-	if err == nil && hideIDs {
-		clean, err = withoutIDs(clean)
-	}
 	if err != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
+	}
+	if hideIDs {
+		clean = api.WithoutIDs(clean, false)
 	}
 	o.countAnswer(st, usage, b.prefillCached(usage), 0)
 	st.measureUsage(b, usage, b.prefillCached(usage))
 	o.Binder.learnOutput(st, usage)
 	o.evaluateChoice(ctx, st, b)
 	b.decode.Release()
-	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: clean, Usage: usage}, nil
+	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: answer.As(clean), Usage: usage}, nil
 }
 
 // endsUnseen records, where decode computes the prompt, that only a whole answer will say that it has been.
@@ -122,15 +122,6 @@ func (b *binding) endWhole(req *Request, output api.Count) {
 		return
 	}
 	b.decode.EndLocalWhole(req.PromptTokens-held, held, output.Tokens)
-}
-
-// withoutIDs is a whole answer without the token ids that its client did not ask for.
-func withoutIDs(answer []byte) ([]byte, error) {
-	body, err := api.ParseBody(answer)
-	if err != nil {
-		return nil, err
-	}
-	return api.WithoutIDs(body, false).Bytes(), nil
 }
 
 func (a wholeAnswer) fromPrefill(_ context.Context, st *requestState, b *binding, data []byte) (*Answer, *LegError) {

@@ -183,7 +183,7 @@ func measure(t *testing.T, w talks, cfg Config, change func(*engine.Config)) (to
 			predicted = holdingsOf(sim.Engine).match(known.IDs, simBlock)
 		}
 		a, raw := sim.complete(t, p)
-		if ids, ok := AnswerIDs(raw); ok {
+		if ids, ok := AnswerIDs(membersOf(raw)); ok {
 			s.Learn(p, ids)
 		}
 		if known.Later != nil { // the next turn comes seconds later, when the engine has long answered

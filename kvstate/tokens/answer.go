@@ -2,32 +2,20 @@ package tokens
 
 import "github.com/tandem-gateway/tandem/kvstate/jsonscan"
 
-// AnswerIDs finds the prompt's token ids in an engine's answer to a request that asks for them:
+// AnswerIDs finds the prompt's token ids in an engine's answer, of which member gives what is at a key, to a request
+// that asks for them:
 // with return_token_ids at the top, or in the first choice; of /v1/responses, with
 // enable_response_messages, in the first of its input_messages, which is all of the prompt (vLLM
 // 0.32 entrypoints/openai/responses/context.py, SimpleContext.append_output; gpt-oss models have
 // messages without tokens there). It is false where there are none, as with engines that do not
 // know the field.
-func AnswerIDs(answer []byte) (ids []uint32, ok bool) {
-	var found, choices, inputs []byte
-	for m, err := range jsonscan.Members(answer) {
-		if err != nil {
-			return nil, false
-		}
-		switch string(m.Key) {
-		case "prompt_token_ids":
-			found = m.Value
-		case "choices":
-			choices = m.Value
-		case "input_messages":
-			inputs = m.Value
-		}
+func AnswerIDs(member func(key string) []byte) (ids []uint32, ok bool) {
+	found := member("prompt_token_ids")
+	if !present(found) {
+		found = memberOf(firstOf(member("choices")), "prompt_token_ids")
 	}
 	if !present(found) {
-		found = memberOf(firstOf(choices), "prompt_token_ids")
-	}
-	if !present(found) {
-		found = memberOf(firstOf(inputs), "tokens")
+		found = memberOf(firstOf(member("input_messages")), "tokens")
 	}
 	if !present(found) {
 		return nil, false

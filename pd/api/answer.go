@@ -85,11 +85,14 @@ func (a Answer) Handoff() []byte {
 	return nil
 }
 
-// Clean returns the answer without what belongs between engines, and its usage with what the client is to see of the
-// prompt: the same bytes where nothing changes.
-func (a Answer) Clean(prompt PromptUsage) []byte {
-	if clean := a.dialect.clean(a.body, prompt); clean.Edited() {
-		return clean.Bytes()
+// Clean is the body of the answer without what belongs between engines, and its usage with what the client is to see
+// of the prompt.
+func (a Answer) Clean(prompt PromptUsage) Body { return a.dialect.clean(a.body, prompt) }
+
+// As returns the answer with a body that was made of its own: the same bytes where nothing of it changed.
+func (a Answer) As(body Body) []byte {
+	if body.Edited() {
+		return body.Bytes()
 	}
 	return a.raw
 }

@@ -42,8 +42,8 @@ func TestAnswer_AListPassesAsItIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if usage, found := a.Usage(); found || a.Handoff() != nil || string(a.Clean(PromptUsage{Override: true})) != list {
-		t.Errorf("%+v, %s", usage, a.Clean(PromptUsage{Override: true}))
+	if usage, found := a.Usage(); found || a.Handoff() != nil || string(a.As(a.Clean(PromptUsage{Override: true}))) != list {
+		t.Errorf("%+v, %s", usage, a.As(a.Clean(PromptUsage{Override: true})))
 	}
 }
 
@@ -69,8 +69,8 @@ func FuzzAnswer(f *testing.F) {
 			if was := AnswerHandoff(data); !bytes.Equal(a.Handoff(), was) {
 				t.Fatalf("%s: %s, by itself %s", d.Name, a.Handoff(), was)
 			}
-			if was, err := d.CleanAnswer(data, prompt); err != nil || !bytes.Equal(a.Clean(prompt), was) {
-				t.Fatalf("%s: %s, by itself %s, %v", d.Name, a.Clean(prompt), was, err)
+			if was, err := d.CleanAnswer(data, prompt); err != nil || !bytes.Equal(a.As(a.Clean(prompt)), was) {
+				t.Fatalf("%s: %s, by itself %s, %v", d.Name, a.As(a.Clean(prompt)), was, err)
 			}
 		}
 	})

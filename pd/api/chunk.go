@@ -206,7 +206,7 @@ func AsStream(d *Dialect, answer Body, each bool) []byte {
 			role := fmt.Sprintf(`{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}`, i)
 			before := chunk
 			if each {
-				before = chunk.With(Set("usage", []byte(withOutput(string(answer.Get("usage")), 0))))
+				before = chunk.With(Set("usage", withOutput(answer.Get("usage"), 0)))
 			}
 			say(before, []Value{Value(role)})
 			chunk = chunk.With(Remove("prompt_token_ids")) // the first event has them

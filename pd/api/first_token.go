@@ -13,8 +13,9 @@ import (
 	"github.com/tidwall/sjson"
 )
 
-// FirstToken is what a prefill leg, which is asked for one token, said of an answer.
+// FirstToken is what a prefill leg, which is asked for one token, said of an answer of chat or completions.
 type FirstToken struct {
+	Answer  Answer // all that it said
 	Choices int
 	Prompt  int    // token ids of the prompt, 0: none were reported
 	IDs     int    // token ids of the answer
@@ -22,96 +23,109 @@ type FirstToken struct {
 	NotText bool   // it is reasoning, or of a tool call
 	Finish  string // finish_reason
 
-	prompt, answer string // their ids, "1,2,3"
+	choice, message Body  // the first choice, and that of a chat
+	prompt, ids     Value // of the prompt and of the answer, as JSON lists
 }
 
-// Sequence is the ids of the prompt and of the answer, as a JSON list.
-func (f *FirstToken) Sequence() []byte { return []byte("[" + f.prompt + "," + f.answer + "]") }
-
-// ReadFirstToken reads the whole answer of a prefill leg of chat or completions.
-func ReadFirstToken(answer []byte) FirstToken {
-	found := gjson.GetManyBytes(answer, "choices.#", "choices.0", "prompt_token_ids")
-	choice := found[1]
-	prompt := found[2]
-	if !prompt.IsArray() {
-		prompt = choice.Get("prompt_token_ids")
+// ReadFirstToken reads the whole answer of a prefill leg. The prompt's ids are as long as the prompt: they are passed
+// over no more than where a choice has them.
+func ReadFirstToken(answer Answer) FirstToken {
+	first := FirstToken{Answer: answer}
+	choices, _ := answer.Get("choices").Array()
+	if first.Choices = len(choices); first.Choices > 0 {
+		first.choice, _ = choices[0].Object()
 	}
-	message := choice.Get("message")
-	first := FirstToken{
-		Choices: int(found[0].Int()),
-		Text:    choice.Get("text").String() + message.Get("content").String(),
-		NotText: len(message.Get("tool_calls").Array()) > 0 || message.Get("reasoning").String() != "" || message.Get("reasoning_content").String() != "",
-		Finish:  choice.Get("finish_reason").String(),
+	first.message, _ = first.choice.Get("message").Object()
+	text, _ := first.choice.Get("text").String()
+	content, _ := first.message.Get("content").String()
+	calls := first.message.Get("tool_calls")
+	first.Text, first.NotText = text+content, !calls.Null() && !calls.IsEmptyArray()
+	for _, reasoning := range []string{"reasoning", "reasoning_content"} {
+		first.NotText = first.NotText || first.message.Get(reasoning).SaysSomething()
 	}
-	var ids, answered []byte
-	ids, first.Prompt = IDList(Value(prompt.Raw))
-	answered, first.IDs = IDList(Value(choice.Get("token_ids").Raw))
-	first.prompt, first.answer = string(ids), string(answered)
+	first.Finish, _ = first.choice.Get("finish_reason").String()
+	if first.prompt = answer.Get("prompt_token_ids"); !first.prompt.IsArray() {
+		first.prompt = first.choice.Get("prompt_token_ids")
+	}
+	first.ids = first.choice.Get("token_ids")
+	_, first.Prompt = IDList(first.prompt)
+	_, first.IDs = IDList(first.ids)
 	return first
 }
 
-// FirstEvents turns the answer of a prefill leg into the first events of a stream, as the
-// engine would have sent them: the role of a chat, and the token. With usage each has the
-// usage so far.
-func FirstEvents(d *Dialect, answer Body, usage bool) []byte {
-	found := gjson.GetManyBytes(answer.Bytes(), "choices.0", "prompt_token_ids", "usage")
-	choice, prompt := found[0], found[1].Raw
-	logprobs := cmp.Or(choice.Get("logprobs").Raw, "null")
-	counts := func(output int) string {
-		if !usage || !found[2].IsObject() {
-			return ""
-		}
-		return withOutput(found[2].Raw, output)
-	}
-	if d != Chat {
-		text := fmt.Sprintf(`{"index":0,"text":%s,"logprobs":%s,"finish_reason":null,"stop_reason":null%s%s}`,
-			choice.Get("text").Raw, logprobs, member("prompt_token_ids", choice.Get("prompt_token_ids").Raw), member("token_ids", choice.Get("token_ids").Raw))
-		return event(answer, "text_completion", text, "usage", counts(1))
-	}
-	const object = "chat.completion.chunk"
-	role := event(answer, object, `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}`,
-		"prompt_token_ids", prompt, "usage", counts(0))
-	text := fmt.Sprintf(`{"index":0,"delta":{"content":%s},"logprobs":%s,"finish_reason":null%s}`,
-		choice.Get("message.content").Raw, logprobs, member("token_ids", choice.Get("token_ids").Raw))
-	return append(role, event(answer, object, text, "usage", counts(1))...)
+// PromptIDs is the token ids of the prompt, a JSON list: nil where none were reported.
+func (f *FirstToken) PromptIDs() Value { return f.prompt }
+
+// Sequence is the ids of the prompt and of the answer, as a JSON list.
+func (f *FirstToken) Sequence() []byte {
+	prompt, _ := IDList(f.prompt)
+	ids, _ := IDList(f.ids)
+	out := make([]byte, 0, len(prompt)+len(ids)+len("[,]"))
+	return append(append(append(append(append(out, '['), prompt...), ','), ids...), ']')
 }
 
-// event is one event of a stream with what all its events have of a whole answer, and more
-// members where they are not empty.
-func event(answer Body, object, choice string, more ...string) []byte {
-	chunk := Body{}
+// Characters are those of the token, where log-probabilities count them: see TextLength.
+func (f *FirstToken) Characters() int {
+	return TextLength(gjson.ParseBytes(f.choice.Get("logprobs")))
+}
+
+// Events are the first events of a stream that say it, as the engine would have sent them: the role of a chat, and the
+// token. With ids they have those of the prompt too, and with usage each has the usage so far.
+func (f *FirstToken) Events(d *Dialect, ids, usage bool) [][]byte {
+	counts := func(output int) Value {
+		if !usage {
+			return nil
+		}
+		return withOutput(f.Answer.Get("usage"), output)
+	}
+	var prompt Value
+	if ids {
+		prompt = f.prompt
+	}
+	logprobs := cmp.Or(string(f.choice.Get("logprobs")), "null")
+	if d != Chat {
+		text := fmt.Sprintf(`{"index":0,"text":%s,"logprobs":%s,"finish_reason":null,"stop_reason":null%s%s}`,
+			f.choice.Get("text"), logprobs, member("prompt_token_ids", prompt), member("token_ids", f.ids))
+		return [][]byte{f.event("text_completion", text, Set("usage", counts(1)))}
+	}
+	const object = "chat.completion.chunk"
+	role := f.event(object, `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}`,
+		Set("prompt_token_ids", prompt), Set("usage", counts(0)))
+	text := fmt.Sprintf(`{"index":0,"delta":{"content":%s},"logprobs":%s,"finish_reason":null%s}`,
+		f.message.Get("content"), logprobs, member("token_ids", f.ids))
+	return [][]byte{role, f.event(object, text, Set("usage", counts(1)))}
+}
+
+// event is one event of a stream with what all its events have of a whole answer, and more members that have a value.
+func (f *FirstToken) event(object, choice string, more ...Edit) []byte {
+	var edits []Edit
 	for _, field := range []string{"id", "created", "model", "system_fingerprint"} {
-		if v := answer.Get(field); !v.Null() {
-			chunk = chunk.With(Set(field, v))
+		if v := f.Answer.Get(field); !v.Null() {
+			edits = append(edits, Set(field, v))
 		}
 		if field == "id" {
-			chunk = chunk.With(Set("object", []byte(`"`+object+`"`)))
+			edits = append(edits, Set("object", []byte(`"`+object+`"`)))
 		}
 	}
-	chunk = chunk.With(Set("choices", []byte("["+choice+"]")))
-	for i := 0; i < len(more); i += 2 {
-		if more[i+1] != "" {
-			chunk = chunk.With(Set(more[i], []byte(more[i+1])))
-		}
-	}
-	return fmt.Appendf(nil, "data: %s\n\n", chunk.Bytes())
+	edits = append(edits, Set("choices", []byte("["+choice+"]")))
+	return Body{}.With(append(edits, more...)...).Bytes()
 }
 
 // member is one more member of an object, nothing without a value.
-func member(name, raw string) string {
-	if raw == "" {
+func member(name string, value Value) string {
+	if value == nil {
 		return ""
 	}
-	return `,"` + name + `":` + raw
+	return `,"` + name + `":` + string(value)
 }
 
-// withOutput is a usage of chat or completions with so many tokens of the answer.
-func withOutput(usage string, output int) string {
-	body, err := ParseBody([]byte(usage))
-	if err != nil {
-		return ""
+// withOutput is a usage of chat or completions with so many tokens of the answer, nil of what is none.
+func withOutput(usage Value, output int) Value {
+	u, ok := usage.Object()
+	if !ok {
+		return nil
 	}
-	return string(withTotal(body.With(Set("completion_tokens", fmt.Append(nil, output))), Chat).Bytes())
+	return withTotal(u.With(Set("completion_tokens", fmt.Append(nil, output))), Chat).Bytes()
 }
 
 // WithoutIDs returns a whole answer without the token ids that its client did not ask for. They
@@ -129,7 +143,10 @@ func WithoutIDs(answer Body, stream bool) Body {
 		}
 		return object
 	}
-	choices, _ := answer.Get("choices").Array()
+	choices, ok := answer.Get("choices").Array()
+	if !ok {
+		return hide(answer)
+	}
 	for i, choice := range choices {
 		if c, ok := choice.Object(); ok {
 			choices[i] = hide(c).Bytes()
@@ -142,7 +159,7 @@ func WithoutIDs(answer Body, stream bool) Body {
 // goes on with what decode said behind it. The usage is decode's, with the prompt as prefill
 // counted it and the token with the answer.
 func WithFirst(d *Dialect, first, rest Body) (Body, error) {
-	behind := gjson.GetBytes(rest.Bytes(), "choices.0")
+	behind := gjson.ParseBytes(rest.Get("choices")).Get("0")
 	choices, ok := first.Get("choices").Array()
 	if !ok || len(choices) != 1 || !behind.IsObject() {
 		return Body{}, errors.New("an answer without a choice")
@@ -178,7 +195,7 @@ func WithFirst(d *Dialect, first, rest Body) (Body, error) {
 		return Body{}, errors.New("an answer without a usage")
 	}
 	said, _ := usage.Get("completion_tokens").Int()
-	asked := gjson.GetBytes(first.Bytes(), "usage.prompt_tokens").Int()
+	asked, _ := first.Get("usage").Member("prompt_tokens").Int()
 	usage = withTotal(usage.With(Set("prompt_tokens", fmt.Append(nil, asked)), Set("completion_tokens", fmt.Append(nil, said+1))), Chat)
 	return first.With(Set("choices", List([]Value{choice.Bytes()})), Set("usage", usage.Bytes()), Remove(HandoffField)), nil
 }

@@ -119,26 +119,14 @@ func (h *Handoff) Usage(u api.Usage) api.Usage {
 	return u
 }
 
-// Whole is the whole answer, of which data is what decode said; token ids are shown to a client
-// that asked for them.
-func (h *Handoff) Whole(d *api.Dialect, data []byte, showIDs bool) ([]byte, error) {
+// Whole is the whole answer, of which rest is what decode said; token ids are shown to a client that asked for them.
+func (h *Handoff) Whole(d *api.Dialect, rest api.Body, showIDs bool) (api.Body, error) {
 	if !h.GoesOn() {
-		return data, nil
+		return rest, nil
 	}
-	said, err := api.ParseBody(h.First)
-	if err != nil {
-		return nil, err
-	}
-	rest, err := api.ParseBody(data)
-	if err != nil {
-		return nil, err
-	}
-	whole, err := api.WithFirst(d, said, rest)
-	if err != nil {
-		return nil, err
-	}
-	if !showIDs {
+	whole, err := api.WithFirst(d, h.First.Body(), rest)
+	if err == nil && !showIDs {
 		whole = api.WithoutIDs(whole, false)
 	}
-	return whole.Bytes(), nil
+	return whole, err
 }

@@ -15,18 +15,25 @@ import (
 func TestHandoff_TheWholeAnswer(t *testing.T) {
 	const first = `{"choices":[{"index":0,"text":"Hel","token_ids":[5]}],"usage":{"prompt_tokens":7,"completion_tokens":1}}`
 	const rest = `{"choices":[{"index":0,"text":"lo","token_ids":[6]}],"usage":{"prompt_tokens":8,"completion_tokens":1}}`
-	behind := &Handoff{First: []byte(first), goesOn: true}
-	for name, h := range map[string]*Handoff{"no hand-off": nil, "one that decode begins anew": {First: []byte(first)}} {
-		if got, err := h.Whole(api.Completions, []byte(rest), false); err != nil || string(got) != rest || h.GoesOn() {
-			t.Errorf("%s: %s, %v", name, got, err)
+	said := func(text string) api.Answer {
+		answer, err := api.Completions.ReadAnswer([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	behind := &Handoff{First: said(first), goesOn: true}
+	for name, h := range map[string]*Handoff{"no hand-off": nil, "one that decode begins anew": {First: said(first)}} {
+		if got, err := h.Whole(api.Completions, said(rest).Body(), false); err != nil || string(got.Bytes()) != rest || got.Edited() || h.GoesOn() {
+			t.Errorf("%s: %s, %v", name, got.Bytes(), err)
 		}
 		if u := h.Usage(api.Usage{Prompt: api.Count{Tokens: 8}}); u.Prompt.Tokens != 8 || u.Output.Tokens != 0 {
 			t.Errorf("%s: %+v", name, u)
 		}
 	}
 	for shown, want := range map[bool]string{true: "[5,6]", false: "null"} {
-		got, err := behind.Whole(api.Completions, []byte(rest), shown)
-		if err != nil || gjson.GetBytes(got, "choices.0.text").String() != "Hello" || gjson.GetBytes(got, "choices.0.token_ids").Raw != want {
+		whole, err := behind.Whole(api.Completions, said(rest).Body(), shown)
+		if got := whole.Bytes(); err != nil || gjson.GetBytes(got, "choices.0.text").String() != "Hello" || gjson.GetBytes(got, "choices.0.token_ids").Raw != want {
 			t.Errorf("ids are shown: %v: %s, %v", shown, got, err)
 		}
 	}
@@ -34,10 +41,10 @@ func TestHandoff_TheWholeAnswer(t *testing.T) {
 		t.Errorf("%+v", u)
 	}
 	for name, x := range map[string]struct{ first, rest string }{
-		"prefill said no JSON": {`{`, rest}, "decode said no JSON": {first, `{`}, "no choice": {first, `{"choices":[]}`},
+		"prefill said no object": {`[]`, rest}, "decode said no object": {first, `[]`}, "no choice": {first, `{"choices":[]}`},
 	} {
-		if got, err := (&Handoff{First: []byte(x.first), goesOn: true}).Whole(api.Completions, []byte(x.rest), true); err == nil {
-			t.Errorf("%s: %s", name, got)
+		if got, err := (&Handoff{First: said(x.first), goesOn: true}).Whole(api.Completions, said(x.rest).Body(), true); err == nil {
+			t.Errorf("%s: %s", name, got.Bytes())
 		}
 	}
 }

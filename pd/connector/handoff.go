@@ -23,7 +23,7 @@ type Handoff struct {
 	Leg           LegRequest               // decode's
 	WholeAnswer   []byte                   // when prefill gave it; nil: decode has to
 	Blocks        HandedBlocks             // that decode fetches
-	First         []byte                   // prefill's answer, where its token is wanted; else nil
+	First         api.Answer               // prefill's, where its token is wanted
 	goesOn        bool                     // Leg is the rest of the answer behind prefill's token
 	prefillAnswer chan []byte              // prefill's, where decode's is not whole without it; nil: it is
 	coverage      atomic.Pointer[Coverage] // nil until prefill has answered
@@ -48,7 +48,7 @@ func (h *Handoff) Coverage() Coverage {
 // DropLeg lets go of decode's request, which was sent and will not be again.
 func (h *Handoff) DropLeg() {
 	if h != nil {
-		h.Leg, h.First = LegRequest{}, nil
+		h.Leg, h.First = LegRequest{}, api.Answer{}
 	}
 }
 
@@ -93,7 +93,7 @@ func (h *Handoff) RecordPrefill(t *Transfer, answer api.Answer, now time.Time) {
 		}
 	}
 	if t.First.Wanted {
-		h.First = answer.Bytes()
+		h.First = answer
 	}
 	h.coverage.Store(&covers)
 	if h.prefillAnswer != nil {

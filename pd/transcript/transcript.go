@@ -173,7 +173,12 @@ func (t *Transcript) recordPrompt(c *api.Chunk) {
 		t.prompt, t.promptTokens = t.promptRead, t.promptRead.count
 		return
 	}
-	ids, n := api.IDList(c.Prompt)
+	t.RecordPrompt(c.Prompt)
+}
+
+// RecordPrompt keeps the ids of the prompt, a JSON list, which the events that are recorded next may be without.
+func (t *Transcript) RecordPrompt(list api.Value) {
+	ids, n := api.IDList(list)
 	if n == 0 {
 		return
 	}
