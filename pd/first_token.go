@@ -84,8 +84,9 @@ func (f firstTokens) use(st *requestState, b *binding, t *connector.Transfer, h 
 		return
 	}
 	said := api.ReadFirstToken(h.First)
-	b.first.Said, b.first.Handed = &said, h.Blocks
-	use, reason := b.first.Decide()
+	answered := b.first // what was said is as long as the prompt, and not kept with the binding
+	answered.Said, answered.Handed = &said, h.Blocks
+	use, reason := answered.Decide()
 	switch use {
 	case firsttoken.First:
 		if err := f.beginWith(st, h, &said); err != nil {
@@ -104,9 +105,17 @@ func (f firstTokens) use(st *requestState, b *binding, t *connector.Transfer, h 
 
 // beginWith begins the answer with prefill's token, and makes decode's leg the rest of it.
 func (f firstTokens) beginWith(st *requestState, h *connector.Handoff, token *api.FirstToken) error {
-	// An answer that is not streamed is begun anew by each attempt.
 	m, _ := f.o.Fleet.Model(st.client.Model)
-	said := transcript.ForFirst(st.client.forTranscript(), m.MaxModelLen, f.o.Config.ContinueByText)
+	of := st.client.forTranscript()
+	if !st.req.Stream { // it is begun anew by each attempt
+		limits, ok := of.LimitsBehindFirst(m.MaxModelLen, token.Prompt)
+		if !ok {
+			return errNoTranscript
+		}
+		h.GoOnBehind(st.req.Dialect, token, limits)
+		return nil
+	}
+	said := transcript.ForFirst(of, m.MaxModelLen, f.o.Config.ContinueByText)
 	if said == nil {
 		return errNoTranscript
 	}
@@ -121,9 +130,7 @@ func (f firstTokens) beginWith(st *requestState, h *connector.Handoff, token *ap
 	if err := said.BehindFirst(token.Characters()); err != nil {
 		return err
 	}
-	if st.req.Stream {
-		st.transcript, st.begun = said, begun
-	}
+	st.transcript, st.begun = said, begun
 	h.GoOnBehind(st.req.Dialect, token, said.Limits())
 	return nil
 }

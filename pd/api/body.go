@@ -373,10 +373,19 @@ func (b Body) at(place string) Value {
 type Edit struct {
 	Key   string
 	Value []byte // raw JSON
+	more  [][]byte
 }
 
 // Set gives a field a value, which is raw JSON; nil deletes the field.
 func Set(key string, value []byte) Edit { return Edit{Key: key, Value: value} }
+
+// SetParts is Set of a value that the parts make one behind the other, without a copy of them together.
+func SetParts(key string, parts ...[]byte) Edit {
+	return Edit{Key: key, Value: parts[0], more: parts[1:]}
+}
+
+// SetBody is Set of an object that may be edited.
+func SetBody(key string, object Body) Edit { return SetParts(key, slices.Collect(object.Parts())...) }
 
 // Remove deletes a field.
 func Remove(key string) Edit { return Edit{Key: key} }
@@ -404,7 +413,7 @@ func (b Body) With(edits ...Edit) Body {
 		case !found:
 			out.fields = append(out.fields, *f)
 		case edit.Value != nil:
-			out.fields = append(out.fields, newField(f.key, f.member[:f.value], edit.Value))
+			out.fields = append(out.fields, newField(f.key, f.member[:f.value], edit.Value, edit.more...))
 		}
 	}
 	for i, e := range edits {
@@ -415,7 +424,7 @@ func (b Body) With(edits ...Edit) Body {
 			continue
 		}
 		var room [64]byte
-		out.fields = append(out.fields, newField(e.Key, append(appendKey(room[:0], e.Key), ':'), e.Value))
+		out.fields = append(out.fields, newField(e.Key, append(appendKey(room[:0], e.Key), ':'), e.Value, e.more...))
 	}
 	return out
 }
@@ -460,9 +469,16 @@ func appendKey(to []byte, key string) []byte {
 	return append(append(append(to, '"'), key...), '"')
 }
 
-// newField makes a member of its head, which is key and colon, and its value.
-func newField(key string, head, value []byte) field {
-	member := append(append(make([]byte, 0, len(head)+len(value)), head...), value...)
+// newField makes a member of its head, which is key and colon, and its value, which may come in parts.
+func newField(key string, head, value []byte, more ...[]byte) field {
+	size := len(head) + len(value)
+	for _, part := range more {
+		size += len(part)
+	}
+	member := append(append(make([]byte, 0, size), head...), value...)
+	for _, part := range more {
+		member = append(member, part...)
+	}
 	return field{key: key, member: member, value: int32(len(head)), made: true}
 }
 

@@ -56,12 +56,11 @@ func ReadFirstToken(answer Answer) FirstToken {
 // PromptIDs is the token ids of the prompt, a JSON list: nil where none were reported.
 func (f *FirstToken) PromptIDs() Value { return f.prompt }
 
-// Sequence is the ids of the prompt and of the answer, as a JSON list.
-func (f *FirstToken) Sequence() []byte {
+// Sequence is the ids of the prompt and of the answer as a JSON list, in parts.
+func (f *FirstToken) Sequence() [][]byte {
 	prompt, _ := IDList(f.prompt)
 	ids, _ := IDList(f.ids)
-	out := make([]byte, 0, len(prompt)+len(ids)+len("[,]"))
-	return append(append(append(append(append(out, '['), prompt...), ','), ids...), ']')
+	return [][]byte{[]byte("["), prompt, []byte(","), ids, []byte("]")}
 }
 
 // Characters are those of the token, where log-probabilities count them: see TextLength.

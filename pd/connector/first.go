@@ -88,14 +88,12 @@ type HandedBlocks struct{ Blocks, Tokens int }
 // engine's parsers do with text they do. limits are the fields that bound the answer, less the
 // token.
 func (h *Handoff) GoOnBehind(d *api.Dialect, said *api.FirstToken, limits []api.Edit) {
+	sequence := api.SetParts("prompt", said.Sequence()...)
 	if d == api.Chat {
 		params, _ := h.Leg.Body.Get(api.HandoffField).Object()
-		params = params.With(api.Set("prompt_token_ids", said.Sequence()))
-		h.Leg.Body = h.Leg.Body.With(api.Set(api.HandoffField, params.Bytes()))
-	} else {
-		h.Leg.Body = h.Leg.Body.With(api.Set("prompt", said.Sequence()))
+		sequence = api.SetBody(api.HandoffField, params.With(api.SetParts("prompt_token_ids", said.Sequence()...)))
 	}
-	h.Leg.Body = h.Leg.Body.With(limits...)
+	h.Leg.Body = h.Leg.Body.With(append(limits, sequence)...)
 	h.SharesIDs, h.goesOn = true, true
 }
 

@@ -75,7 +75,7 @@ func nixlDecode(t *Transfer, answer api.Answer) decodeLeg {
 		object = object.With(api.Set("prompt_token_ids", ids))
 	}
 	return decodeLeg{
-		request:   t.legWith(append(edits, api.Set(api.HandoffField, object.Bytes()))...),
+		request:   t.legWith(append(edits, api.SetBody(api.HandoffField, object))...),
 		hasKV:     true,
 		tokens:    tokensIn(object),
 		sharesIDs: ids != nil,

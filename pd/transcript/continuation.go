@@ -69,28 +69,40 @@ func (t *Transcript) Continue() (Continuation, error) {
 // nothing broke, the leg is one of the client's own API, and of its prompt is cached what
 // prefill's was. characters are those of the token, where log-probabilities count them.
 func (t *Transcript) BehindFirst(characters int) error {
-	left := t.modelLen - t.promptTokens - t.deliveredTokens
-	if t.req.MaxOutput > 0 {
-		left = t.req.MaxOutput - t.deliveredTokens
-	}
-	if t.beyondIDs || t.promptTokens == 0 || t.deliveredTokens != 1 || left <= 0 {
+	if t.beyondIDs || t.promptTokens == 0 || t.deliveredTokens != 1 || t.req.left(t.modelLen, t.promptTokens, 1) <= 0 {
 		return errMoreThanIDs
 	}
 	t.tokensBefore, t.continued, t.behindFirst, t.keepsCache, t.textBefore = 1, true, true, true, characters
 	return nil
 }
 
-// Limits are the fields that bound the answer, less what was said of it.
-func (t *Transcript) Limits() (edits []api.Edit) {
-	if least, ok := t.req.Body.Get("min_tokens").Int(); ok {
-		edits = append(edits, api.Set("min_tokens", strconv.AppendInt(nil, max(0, least-int64(t.tokensBefore)), 10)))
+// left is how many tokens an answer may have behind those that were said, by its own bound or the model's length.
+func (r *Request) left(modelLen, prompt, said int) int {
+	if r.MaxOutput > 0 {
+		return r.MaxOutput - said
 	}
-	if t.req.MaxOutput == 0 {
+	return modelLen - prompt - said
+}
+
+// Limits are the fields that bound the answer, less what was said of it.
+func (t *Transcript) Limits() []api.Edit { return t.req.limits(t.tokensBefore) }
+
+// LimitsBehindFirst are Limits of a whole answer behind prefill's token, which nobody has seen; false where there may be
+// nothing behind it.
+func (r *Request) LimitsBehindFirst(modelLen, prompt int) (limits []api.Edit, ok bool) {
+	return r.limits(1), r.left(modelLen, prompt, 1) > 0
+}
+
+func (r *Request) limits(said int) (edits []api.Edit) {
+	if least, ok := r.Body.Get("min_tokens").Int(); ok {
+		edits = append(edits, api.Set("min_tokens", strconv.AppendInt(nil, max(0, least-int64(said)), 10)))
+	}
+	if r.MaxOutput == 0 {
 		return edits // the model's length does, which counts prompt and answer together
 	}
-	for i, field := range t.req.Dialect.Limits() {
-		if field == t.req.MaxField || i == 0 && t.req.MaxField == "" || !t.req.Body.Get(field).Null() {
-			edits = append(edits, api.Set(field, strconv.AppendInt(nil, int64(t.req.MaxOutput-t.tokensBefore), 10)))
+	for i, field := range r.Dialect.Limits() {
+		if field == r.MaxField || i == 0 && r.MaxField == "" || !r.Body.Get(field).Null() {
+			edits = append(edits, api.Set(field, strconv.AppendInt(nil, int64(r.MaxOutput-said), 10)))
 		}
 	}
 	return edits

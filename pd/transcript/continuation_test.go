@@ -1,6 +1,7 @@
 package transcript
 
 import (
+	"bytes"
 	"errors"
 	"maps"
 	"strings"
@@ -335,5 +336,37 @@ func TestLimits_OfTheRest(t *testing.T) {
 	body, _ := api.ParseBody([]byte(`{}`))
 	if got := New(Request{Dialect: api.Chat, Body: body}, 100, false).Limits(); got != nil {
 		t.Errorf("without a bound: %v", got)
+	}
+}
+
+// The events of a leg behind prefill's token are what editing each by itself makes of them, also where only their
+// beginning is changed: that of the first one is another's where a second leg answers, and some have more to be changed.
+func TestBehindFirst_EventsAreEditedAsOne(t *testing.T) {
+	const first = `{"id":"one","object":"chat.completion.chunk","created":5,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"prompt_token_ids":[1,2,3]}`
+	const said = `{"id":"one","object":"chat.completion.chunk","created":5,"model":"m","choices":[{"index":0,"delta":{"content":"a"},"token_ids":[7]}]}`
+	event := func(id, choices, more string) string {
+		return `{"id":"` + id + `","object":"chat.completion.chunk","created":6,"model":"m","choices":[` + choices + `]` + more + `}`
+	}
+	const b, c = `{"index":0,"delta":{"content":"\"choices\":[b"},"logprobs":null,"finish_reason":null,"token_ids":[8]}`, `{"index":0,"delta":{"content":"c"},"finish_reason":"stop","token_ids":[9]}`
+	events := []string{
+		event("another's", `{"index":0,"delta":{"role":"assistant","content":""}}`, `,"prompt_token_ids":[1,2,3,7]`),
+		event("another's", b, ""), event("another's", b, ""), event("another's", b, `,"prompt_token_ids":null`), event("another's", b, `,"usage":{"prompt_tokens":4,"completion_tokens":1,"total_tokens":5}`),
+		event("a second leg's", b, ""), event("a second leg's", c, ""), `{"choices":[` + c + `],"created":6,"id":"at the end"}`, `{"choices":[` + c + `],"created":6,"id":"at the end"}`,
+	}
+	for _, request := range []string{`{"model":"m","messages":[],"max_tokens":9}`, `{"model":"m","messages":[],"max_tokens":9,"return_token_ids":true}`} {
+		s, plain := asked(t, api.Chat, request, false, 100, first, said), asked(t, api.Chat, request, false, 100, first, said)
+		if err := errors.Join(s.BehindFirst(0), plain.BehindFirst(0)); err != nil {
+			t.Fatal(err)
+		}
+		var room []byte
+		for _, data := range events {
+			var read, again api.Chunk
+			api.Chat.ReadEvent([]byte(data), &read, s)
+			api.Chat.ReadEvent([]byte(data), &again, plain)
+			plain.heads = heads{}
+			if got, want := s.Record(&room, &read, []byte(data)), plain.Record(new([]byte), &again, []byte(data)); !bytes.Equal(got, want) {
+				t.Errorf("%s becomes\n%s, want\n%s", data, got, want)
+			}
+		}
 	}
 }

@@ -3,6 +3,7 @@ package transcript
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/tidwall/gjson"
@@ -32,9 +33,40 @@ func (t *Transcript) reshape(c *api.Chunk, data []byte) []byte {
 	return out
 }
 
+// heads are what the events of a leg begin with, up to their choices, and those of the stream that the client reads.
+type heads struct{ leg, client []byte }
+
 // behind turns a chunk of a leg behind prefill's token into one of the stream that the client
-// reads. It is the engine's own, but for what is of the whole stream.
-func (t *Transcript) behind(c *api.Chunk, data []byte) []byte {
+// reads. It is the engine's own, but for what is of the whole stream. The events of a leg begin alike: once one has
+// shown what becomes of that, the others are copied behind it, in room.
+func (t *Transcript) behind(room *[]byte, c *api.Chunk, data []byte) []byte {
+	if t.showIDs || t.textBefore > 0 || !c.Usage.Null() {
+		return t.editBehind(c, data)
+	}
+	if t.heads.leg != nil && bytes.HasPrefix(data, t.heads.leg) {
+		*room = t.swapHead(c.Without((*room)[:0], data))
+		return *room
+	}
+	out := t.editBehind(c, data)
+	const choices = `"choices":[`
+	leg, client := bytes.Index(data, []byte(choices)), bytes.Index(out, []byte(choices))
+	if leg < 0 || client < 0 {
+		return out
+	}
+	t.heads = heads{bytes.Clone(data[:leg]), bytes.Clone(out[:client])}
+	if without := c.Without(nil, data); !bytes.HasPrefix(without, t.heads.leg) || !bytes.Equal(t.swapHead(without), out) {
+		t.heads = heads{} // something else has to be edited, or stands elsewhere
+	}
+	return out
+}
+
+// swapHead gives an event of the leg what those of the stream begin with.
+func (t *Transcript) swapHead(event []byte) []byte {
+	return slices.Replace(event, 0, len(t.heads.leg), t.heads.client...)
+}
+
+// editBehind is behind for any event.
+func (t *Transcript) editBehind(c *api.Chunk, data []byte) []byte {
 	out := bytes.Clone(data)
 	for _, field := range []string{"id", "created"} {
 		out = set(out, field, gjson.GetBytes(t.template, field).Raw)

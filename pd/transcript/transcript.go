@@ -26,6 +26,7 @@ type Transcript struct {
 	template     []byte         // a chunk of the first leg, for what must stay the same
 	continued    bool           // the chunks are those of a continuation
 	behindFirst  bool           // of a leg that goes on behind prefill's token, of the client's own API
+	heads        heads          // of such a leg, once an event has shown them
 	textBefore   int            // characters before it, where log-probabilities count them
 	seamOnly     bool           // prefill's token may be gone on behind; the answer is not continued otherwise
 	tokensBefore int            // of the answer, from earlier legs
@@ -126,7 +127,7 @@ func (t *Transcript) Record(room *[]byte, c *api.Chunk, data []byte) []byte {
 	case t.text.used && c.Silent(), t.behindFirst && c.Role:
 		return nil // the role, which the client has
 	case t.behindFirst:
-		return t.behind(c, data)
+		return t.behind(room, c, data)
 	case t.continued:
 		return t.reshape(c, data)
 	case t.template == nil:
