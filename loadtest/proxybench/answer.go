@@ -58,9 +58,8 @@ func appendChunk(b []byte, write func([]byte) []byte) []byte {
 
 func appendWhole(b []byte, l *leg, handoff string) []byte {
 	b = append(append(append(b, `{"id":"chatcmpl-`...), l.mark[:]...), `","object":"chat.completion","created":1760000000,"model":"`+model+`","choices":[{"index":0,"message":{"role":"assistant","content":"`...)
-	b = append(b, l.mark[:]...)
-	for i := range l.answer - 1 {
-		b = append(append(b, ' '), words[i%len(words)]...)
+	for i := range l.answer {
+		b = appendToken(b, l, i)
 	}
 	b = append(b, `","refusal":null,"annotations":null,"tool_calls":[]},"logprobs":null,"finish_reason":"length","stop_reason":null`...)
 	if l.ids {
@@ -77,6 +76,15 @@ func appendWhole(b []byte, l *leg, handoff string) []byte {
 	b = append(b, `,"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[`...)
 	b = append(append(b, ids(l.kvBlocks())...), `]],"remote_engine_id":"5a2b7c1e-prefill","remote_request_id":"`...)
 	return append(append(b, handoff...), `","remote_host":"127.0.0.1","remote_port":5600,"tp_size":1,"remote_num_tokens":`+strconv.Itoa(l.promptTokens())+`}}`...)
+}
+
+// appendToken appends the text of a token: the mark at the beginning of an answer, which prefill has said where decode
+// goes on behind it.
+func appendToken(b []byte, l *leg, i int) []byte {
+	if i == 0 && l.behind == 0 {
+		return append(b, l.mark[:]...)
+	}
+	return append(append(b, ' '), words[i%len(words)]...)
 }
 
 func appendUsageObject(b []byte, l *leg) []byte {
@@ -102,12 +110,7 @@ func appendRole(b []byte, l *leg) []byte {
 // appendEvent appends one token, the last with the reason why it is the last.
 func appendEvent(b []byte, l *leg, i int) []byte {
 	b = append(beginEvent(b, l), `{"index":0,"delta":{"content":"`...)
-	if i == 0 {
-		b = append(b, l.mark[:]...)
-	} else {
-		b = append(append(b, ' '), words[i%len(words)]...)
-	}
-	b = append(b, `"},"logprobs":null,"finish_reason":`...)
+	b = append(appendToken(b, l, i), `"},"logprobs":null,"finish_reason":`...)
 	if i == l.answer-1 {
 		b = append(b, `"length"`...)
 	} else {

@@ -24,7 +24,7 @@ const (
 // Server is one mock engine: where it listens, and what it takes itself for.
 type Server struct {
 	Address string // host:port
-	Engine  string // vllm or sglang
+	Engine  string // vllm, vllm-0.32 or sglang
 	Role    string // both, prefill or decode
 }
 
@@ -144,6 +144,9 @@ func (c *engineConn) complete(l *leg) error {
 		}
 		name = c.ledger.issue(l.mark, l.kvBlocks())
 	case l.reads:
+		if l.behind != 0 && l.behind != l.promptTokens() {
+			c.ledger.fault("decode goes on behind another prompt")
+		}
 		c.ledger.read(l.name, l.mark, l.blocks)
 	default:
 		c.ledger.alone()

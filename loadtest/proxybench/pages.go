@@ -13,9 +13,17 @@ import (
 // modelLen is the context length that the engines report, in tokens.
 const modelLen = 1 << 20
 
-// versions that the engines report. With vLLM's this gateway lets decode say all of an answer, as the
-// other routers do (prefill's own first token is taken from 0.32 on).
-var versions = map[string]string{"vllm": "0.20.0", "sglang": "0.5.9"}
+// versions are the engines that there are, and what they report. With that of vllm this gateway lets decode say all of
+// an answer, as the other routers do; with newVLLM decode goes on behind prefill's first token.
+var versions = map[string]string{"vllm": "0.20.0", newVLLM: "0.32.0", "sglang": "0.5.9"}
+
+const newVLLM = "vllm-0.32"
+
+// make is the engine without its version: vllm or sglang.
+func (s *Server) make() string {
+	name, _, _ := strings.Cut(s.Engine, "-")
+	return name
+}
 
 // page appends the answer to what gateways ask of engines beside completions.
 func (c *engineConn) page(b []byte, h head, body []byte) []byte {
@@ -24,11 +32,11 @@ func (c *engineConn) page(b []byte, h head, body []byte) []byte {
 	case "/health", "/health_generate", "/ready":
 	case "/v1/models":
 		text = fmt.Sprintf(`{"object":"list","data":[{"id":%q,"object":"model","created":1760000000,"owned_by":%q,"root":%q,"parent":null,"max_model_len":%d}]}`,
-			model, c.as.Engine, model, modelLen)
+			model, c.as.make(), model, modelLen)
 	case "/version":
 		text = fmt.Sprintf(`{"version":%q}`, versions[c.as.Engine])
 	case "/metrics":
-		kind, text = "text/plain; version=0.0.4; charset=utf-8", exposition[c.as.Engine]
+		kind, text = "text/plain; version=0.0.4; charset=utf-8", exposition[c.as.make()]
 	case "/server_info", "/get_server_info":
 		text = c.serverInfo()
 	case "/model_info", "/get_model_info":
@@ -43,7 +51,7 @@ func (c *engineConn) page(b []byte, h head, body []byte) []byte {
 
 // serverInfo is what SGLang reports of its arguments, and vLLM of its connector.
 func (c *engineConn) serverInfo() string {
-	if c.as.Engine == "vllm" {
+	if c.as.make() == "vllm" {
 		if c.as.Role == roleBoth {
 			return `{"vllm_config":{"kv_transfer_config":null}}`
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -25,7 +26,7 @@ import (
 type Proxy struct {
 	Name     string
 	Legs     string        // one: of a request; pair: prefill and decode
-	Engine   string        // vllm or sglang: what its engines take themselves for
+	Engine   string        // vllm, vllm-0.32 or sglang: what its engines take themselves for
 	Command  []string      // none: clients ask the engine themselves
 	Config   string        // of its file, if it has one
 	Ready    string        // URL that answers 200 once it serves
@@ -72,8 +73,8 @@ func (p *Proxy) validate() error {
 		return errors.New("it has no name")
 	case p.Legs != "one" && p.Legs != "pair":
 		return fmt.Errorf("legs %q: want one or pair", p.Legs)
-	case p.Engine != "vllm" && p.Engine != "sglang":
-		return fmt.Errorf("engine %q: want vllm or sglang", p.Engine)
+	case versions[p.Engine] == "":
+		return fmt.Errorf("engine %q: want one of %s", p.Engine, strings.Join(slices.Sorted(maps.Keys(versions)), ", "))
 	}
 	for _, name := range p.Measures {
 		if !slices.ContainsFunc(measures, func(m measure) bool { return m.name == name }) {

@@ -21,11 +21,17 @@ type leg struct {
 	reads     bool // NIXL: decode reads the blocks that prefill kept
 	name      string
 	blocks    int
+	behind    int    // NIXL: tokens of the prompt and of what prefill said, behind which decode goes on; 0: it begins
 	bootstrap string // SGLang: the room in which the legs meet; "": none
 }
 
-// promptTokens is how long the prompt is taken to be.
-func (l *leg) promptTokens() int { return l.size/4 + 1 }
+// promptTokens is how long the prompt is taken to be: with what prefill said, where decode goes on behind that.
+func (l *leg) promptTokens() int {
+	if l.behind > 0 {
+		return l.size/4 + 2
+	}
+	return l.size/4 + 1
+}
 
 // kvBlocks is how many blocks of KV it fills.
 func (l *leg) kvBlocks() int { return l.promptTokens()/blockTokens + 1 }
@@ -75,5 +81,8 @@ func (l *leg) readTransfer(params gjson.Result) {
 	l.name = params.Get("remote_request_id").Str
 	if ids := params.Get("remote_block_ids").Raw; len(ids) > 4 {
 		l.blocks = bytes.Count([]byte(ids), []byte(",")) + 1
+	}
+	if ids := params.Get("prompt_token_ids").Raw; len(ids) > 2 {
+		l.behind = bytes.Count([]byte(ids), []byte(",")) + 1
 	}
 }

@@ -103,12 +103,13 @@ func startEngines(ctx context.Context, cfg *Config) (at *testbed, stop func() er
 	}
 	at = &testbed{programs: cfg.From, cache: cfg.Cache, log: log}
 	var args []string
-	free, err := process.FreeAddresses(7)
+	roles := []string{roleBoth, rolePrefill, roleDecode}
+	free, err := process.FreeAddresses(len(versions)*len(roles) + 1)
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, engine := range []string{"vllm", "sglang"} {
-		for _, role := range []string{roleBoth, rolePrefill, roleDecode} {
+	for engine := range versions {
+		for _, role := range roles {
 			_, port, _ := net.SplitHostPort(free[0])
 			s := Server{net.JoinHostPort("0.0.0.0", port), engine, role}
 			at.servers, free = append(at.servers, s), free[1:]
