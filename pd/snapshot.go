@@ -323,8 +323,7 @@ func (v *snapshot) missing() *NoServerError {
 
 // candidateOf is what is known of a server that is the same for all requests. What this
 // gateway and the other replicas sent counts at once, and what has ended no more; what the engine
-// says of itself is a scrape old, and counts where it said more: others may use the server too. KV
-// counts as used until the engine says otherwise, since it may be kept when a request has ended. A step reads the KV
+// says of itself is a scrape old, and counts where it said more: others may use the server too. A step reads the KV
 // of each sequence by itself; what requests share of it takes room once (pools.Server.KVShare), and KVFree is what is
 // left in tokens of such requests.
 func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
@@ -354,17 +353,11 @@ func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 	c.Forming, c.Rest = prefill.Forming, prefill.Rest
 	c.Queue = prefill.Queue + load.ExternalQueue(c.Prefill, now)
 	c.Running += int(load.ExternalRunning.Value)
-	said := 0
-	if load.RunningTokens.Known {
-		said = int(load.RunningTokens.Value)
-	}
+	c.KVUsed += int(load.ExternalKV.Value)
 	if load.KVUsed.Known && load.KVTokens.Known {
-		said = max(said, int(load.KVUsed.Value*load.KVTokens.Value))
 		share := s.KVShare(sent, now)
-		used := max(share*float64(sent.Tokens), float64(said))
-		c.KVFree, c.KVKnown = int((load.KVTokens.Value-used)/share), true
+		c.KVFree, c.KVKnown = int((load.KVTokens.Value-load.ExternalKV.Value)/share)-sent.Tokens, true
 	}
-	c.KVUsed = max(c.KVUsed, said)
 	return c
 }
 

@@ -116,6 +116,43 @@ func TestCandidateOf_AStreamThatEndedSinceTheEngineCountedItIsGone(t *testing.T)
 	}
 }
 
+// What an engine says of its KV is up to a scrape old. The room of requests that have ended since is free: while it
+// was not, requests waited for up to a second beside a decode server that was half empty.
+func TestCandidateOf_RoomOfWhatHasEnded(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	s := f.Fleet.Servers()[1]
+	claim := func() *pools.Lease {
+		lease, err := s.Claim(pools.Decode, curve.Work{Tokens: 1_000, Prompt: 900}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lease
+	}
+	known := func(v float64) load.Gauge { return load.Gauge{Value: v, Known: true} }
+	report := func(used float64) {
+		s.ReportLoad(load.Load{Engine: "vllm", Running: known(2), Waiting: known(0), KVUsed: known(used / 10_000), KVTokens: known(10_000), At: time.Now()})
+	}
+	first, second := claim(), claim()
+	for _, step := range []struct {
+		name     string
+		do       func()
+		in, free int
+	}{
+		{"two of ours", func() { report(2_000) }, 2_000, 8_000},
+		{"their answers are longer than expected", func() { report(2_400) }, 2_400, 7_600},
+		{"others are there too", func() { report(5_000) }, 5_000, 5_000},
+		{"one of ours ends", first.Release, 4_000, 6_000},
+		{"another one begins", func() { t.Cleanup(claim().Release) }, 5_000, 5_000},
+		{"one more", func() { t.Cleanup(claim().Release) }, 6_000, 4_000},
+		{"another one ends", second.Release, 5_000, 5_000},
+	} {
+		step.do()
+		if c := candidateOf(s, time.Now()); c.KVUsed != step.in || c.KVFree != step.free {
+			t.Errorf("%s: %d tokens in use and %d free, want %d and %d", step.name, c.KVUsed, c.KVFree, step.in, step.free)
+		}
+	}
+}
+
 // Agents whose prompts begin alike take the room of that once: six of 30,000 tokens each fill no server for 100,000,
 // and twelve more have room beside them. Without what the engine says they fill it.
 func TestCandidateOf_RoomForPromptsThatBeginAlike(t *testing.T) {

@@ -112,6 +112,8 @@ func (s *Server) withExternal(l load.Load) *load.Load {
 	own := prefills.Plus(decodes)
 	l.External = l.Beside(own.Requests, own.Tokens)
 	l.ExternalRunning = load.Gauge{Value: max(0, l.Running.Value-float64(decodes.Requests)), Known: l.Running.Known}
+	l.ExternalKV = l.KVTokensUsed()
+	l.ExternalKV.Value = max(0, l.ExternalKV.Value-s.KVShare(decodes, l.At)*float64(decodes.Tokens))
 	return &l
 }
 

@@ -33,12 +33,23 @@ type Load struct {
 	External Gauge
 	// ExternalRunning is the requests in the batch that no gateway sent, likewise.
 	ExternalRunning Gauge
-	At              time.Time
+	// ExternalKV is the tokens of KV in use beyond those of what gateways had there, likewise.
+	ExternalKV Gauge
+	At         time.Time
 }
 
 // FreshAt reports whether the load is young enough to believe: three scrapes.
 func (l Load) FreshAt(now time.Time, interval time.Duration) bool {
 	return !l.At.IsZero() && now.Sub(l.At) <= 3*interval
+}
+
+// KVTokensUsed is how many tokens of KV are in use, as far as the engine says.
+func (l Load) KVTokensUsed() Gauge {
+	used := l.RunningTokens
+	if l.KVUsed.Known && l.KVTokens.Known {
+		used = Gauge{Value: max(used.Value, l.KVUsed.Value*l.KVTokens.Value), Known: true}
+	}
+	return used
 }
 
 // Known reports whether any reading of the engine's work was found. An engine whose
@@ -73,6 +84,7 @@ func (l Load) FilledFrom(older Load, keep time.Duration) Load {
 		{&l.RunningTokens, &older.RunningTokens}, {&l.WaitingTokens, &older.WaitingTokens},
 		{&l.KVUsed, &older.KVUsed}, {&l.KVTokens, &older.KVTokens},
 		{&l.BlockTokens, &older.BlockTokens}, {&l.TokenBytes, &older.TokenBytes}, {&l.External, &older.External}, {&l.ExternalRunning, &older.ExternalRunning},
+		{&l.ExternalKV, &older.ExternalKV},
 	} {
 		if !g.to.Known {
 			*g.to = *g.from
