@@ -36,7 +36,7 @@ type Order struct {
 
 	surveyed time.Duration // when Next or Serve last looked at all that wait
 
-	waitingPerServer float64     // scratch of Next: other waiting requests for each prefill server
+	waitingPerServer float64     // scratch of Next: other requests that wait for prefill, for each prefill server
 	free             []int       // scratch of Next: prefill servers about to be free
 	busy             []int       // scratch of Next: those that are not
 	isFree           []bool      // scratch of Next: by prefill server, whether it is about to be free

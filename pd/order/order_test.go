@@ -309,7 +309,35 @@ func pairs(s *Servers) (all []Pair) {
 
 // slowPrice is what a second of a request's prefill costs waiting requests.
 func slowPrice(o *Order, s *Servers, t *Ticket) float64 {
-	return 1 + t.Weights.Congestion*min(mostWaiting, float64(o.Len()-1)/float64(len(s.Prefill)))
+	return 1 + t.Weights.Congestion*min(mostWaiting, slowWaitingPerServer(o, s))
+}
+
+// slowWaitForPrefill are the requests that do: decode has room for all of them.
+func slowWaitForPrefill(o *Order, s *Servers) (wait []*Ticket) {
+	room, most := 0, -1
+	for _, d := range s.Decode {
+		switch {
+		case d.Excluded:
+		case d.Running == 0 || !s.Gate:
+			return o.All(nil)
+		default:
+			room, most = room+max(0, d.KVRoom), max(most, d.KVRoom)
+		}
+	}
+	for _, t := range o.All(nil) {
+		if t.Begun || t.Tokens <= min(room, most) {
+			wait = append(wait, t)
+			if !t.Begun {
+				room -= t.Tokens
+			}
+		}
+	}
+	return wait
+}
+
+// slowWaitingPerServer is how many others wait for an average prefill server.
+func slowWaitingPerServer(o *Order, s *Servers) float64 {
+	return float64(max(0, len(slowWaitForPrefill(o, s))-1)) / float64(len(s.Prefill))
 }
 
 // slowNext is the cost of what Next returns as its comment says it, without shortcuts,
@@ -327,12 +355,13 @@ func slowNext(o *Order, s *Servers) (best *Ticket, cost float64, even bool) {
 	gaps := o.gaps
 	gaps.advance(s)
 	s.StreamDiscount = gaps.discount()
-	s.AverageAwaiting = float64(o.Len()-1) / float64(len(s.Prefill))
+	s.AverageAwaiting = slowWaitingPerServer(o, s)
+	counted := slowWaitForPrefill(o, s)
 	for i, t := range all {
 		for p := range s.Prefill {
 			s.Prefill[p].Awaiting = 0
 			for _, behind := range all[i+1:] {
-				if behind.awaited.Prefill == p {
+				if behind.awaited.Prefill == p && slices.Contains(counted, behind) {
 					s.Prefill[p].Awaiting++
 				}
 			}
@@ -348,7 +377,7 @@ func slowNext(o *Order, s *Servers) (best *Ticket, cost float64, even bool) {
 				continue
 			}
 			if pair.Prefill != Aggregated && s.Prefill[pair.Prefill].Ahead > o.cfg.Ahead.Seconds() {
-				margin := o.cfg.WaitMargin / (1 + float64(o.Len()-1)/float64(len(s.Prefill)))
+				margin := o.cfg.WaitMargin / (1 + slowWaitingPerServer(o, s))
 				if c += hold[pair.Prefill] + margin*(hold[pair.Prefill]+s.Prefill[pair.Prefill].Ahead); c < busy {
 					busy, awaited = c, pair.Prefill
 				}

@@ -369,6 +369,20 @@ func (s *Servers) fastestDecode() DecodeState {
 	return best
 }
 
+// kvRoom is the room of all decode servers together, which counts as mostKVRoom does.
+func (s *Servers) kvRoom() (tokens float64) {
+	for d := range s.Decode {
+		switch state := &s.Decode[d]; {
+		case state.Excluded:
+		case state.Running == 0 || !s.Gate:
+			return math.Inf(1)
+		default:
+			tokens += float64(max(0, state.KVRoom))
+		}
+	}
+	return tokens
+}
+
 // mostKVRoom is the most room of any decode server; an empty one has room for anything,
 // and so has each where there is no gate.
 func (s *Servers) mostKVRoom() int {

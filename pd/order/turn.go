@@ -26,7 +26,7 @@ type Turn struct {
 //
 //	the cost of Servers.Best, with price = Weights.Price(W/P), + hold
 //
-// W are the other waiting requests, P the prefill servers. hold is what goes first on a
+// W are the other requests that wait for prefill, since decode has room for them; P the prefill servers. hold is what goes first on a
 // server that is not free: the prefills of the requests before it that wait for that server; and
 // Config.WaitMargin/(1+W/P) of these and of the work ahead, unless it follows another request
 // (Ticket.Follows).
@@ -129,7 +129,6 @@ func (o *Order) recordTurn(turn *Turn) {
 
 // prepare fills the scratch.
 func (o *Order) prepare(s *Servers) {
-	o.waitingPerServer = float64(o.size-1) / float64(max(1, len(s.Prefill)))
 	o.free, o.busy = o.free[:0], o.busy[:0]
 	o.awaitedWork = sized(o.awaitedWork, len(s.Prefill))
 	clear(o.awaitedWork)
@@ -137,7 +136,8 @@ func (o *Order) prepare(s *Servers) {
 		o.declinedFor, o.isDeclinedFor = make([]float64, len(s.Prefill)), make([]bool, len(s.Prefill))
 	}
 	o.addRest(s)
-	o.countAwaiting(s)
+	o.mostKVRoom = s.mostKVRoom()
+	o.countWaiting(s)
 	s.AverageAwaiting = o.waitingPerServer
 	o.gaps.advance(s)
 	s.StreamDiscount = o.gaps.discount()
@@ -165,24 +165,34 @@ func (o *Order) prepare(s *Servers) {
 		o.beginsIn[p] = s.Prefill[p].Ahead
 	}
 	o.soonest = o.soonestBegin()
-	o.mostKVRoom = s.mostKVRoom()
 	o.fastestDecode = s.fastestDecode()
 }
 
-// countAwaiting counts, by prefill server, the requests that wait for it. What goes there before them delays
-// each by the whole of its prefill, whoever waits for other servers.
-func (o *Order) countAwaiting(s *Servers) {
+// countWaiting counts the requests that wait for prefill, in all and by the server that they wait for: what goes
+// there before them delays each by the whole of its prefill, whoever waits for other servers. They are those that
+// decode has room for together, in the order of service: the others wait for that, whatever prefill does.
+func (o *Order) countWaiting(s *Servers) {
 	for p := range s.Prefill {
 		s.Prefill[p].Awaiting = 0
 	}
+	waiting, room := 0, s.kvRoom()
 	for _, q := range o.queues.sorted {
 		for _, t := range q.waiting {
+			t.countedFor, t.isCounted = Aggregated, false
+			if !t.Begun && min(room, float64(o.mostKVRoom)) < float64(t.Tokens) {
+				continue
+			}
+			waiting++
+			if !t.Begun {
+				room -= float64(t.Tokens)
+			}
 			if t.countedFor = t.waitsFor(); t.countedFor != Aggregated {
 				t.isCounted = true
 				s.Prefill[t.countedFor].Awaiting++
 			}
 		}
 	}
+	o.waitingPerServer = float64(max(0, waiting-1)) / float64(max(1, len(s.Prefill)))
 }
 
 // passOver leaves a request out of that count: those that are looked at from now on are behind it.
