@@ -150,7 +150,7 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, n
 // contextWork is what a request is to the server that decodes it, but for the time that it takes.
 func contextWork(req *Request) curve.Work {
 	return curve.Work{
-		Tokens: req.PromptTokens + req.OutputTokens/2, // on the average of its stay
+		Tokens: req.PromptTokens + max(1, req.Answers)*req.OutputTokens/2, // on the average of its stay
 		Prompt: req.PromptTokens, Answers: req.Answers,
 	}
 }

@@ -153,6 +153,18 @@ func TestCandidateOf_RoomOfWhatHasEnded(t *testing.T) {
 	}
 }
 
+// Each of several answers keeps its own tokens: sixteen of 1,000 to a prompt of 100 took the room of one, until the
+// engine was asked.
+func TestContextWork_OfSeveralAnswers(t *testing.T) {
+	req := &Request{PromptTokens: 100, OutputTokens: 1_000}
+	for _, want := range []struct{ answers, tokens int }{{0, 600}, {1, 600}, {16, 8_100}} {
+		req.Answers = want.answers
+		if got := contextWork(req).Tokens; got != want.tokens {
+			t.Errorf("%d answers keep %d tokens, want %d", want.answers, got, want.tokens)
+		}
+	}
+}
+
 // Agents whose prompts begin alike take the room of that once: six of 30,000 tokens each fill no server for 100,000,
 // and twelve more have room beside them. Without what the engine says they fill it.
 func TestCandidateOf_RoomForPromptsThatBeginAlike(t *testing.T) {
