@@ -45,6 +45,7 @@ type Order struct {
 	soonest          float64     // scratch of Next: at most the least of beginsIn of those that are free to none
 	moved            []*Ticket   // scratch of Next: the requests that have become late
 	least            float64     // scratch of Next: the rank of the best so far
+	lackingKVRoom    *Ticket     // scratch of Next: one of the class looked at that decode has no room for
 	mostKVRoom       int         // scratch of Next: the most that any decode server has
 	fastestDecode    DecodeState // scratch of Next: no decode server is faster
 	decode           int         // scratch of Next: the best decode server of a free prefill server; -1: none was found

@@ -357,7 +357,14 @@ func slowNext(o *Order, s *Servers) (best *Ticket, cost float64, even bool) {
 	s.StreamDiscount = gaps.discount()
 	s.AverageAwaiting = slowWaitingPerServer(o, s)
 	counted := slowWaitForPrefill(o, s)
+	decode, lacksRoom := slices.Clone(s.Decode), false
+	defer func() { s.Decode = decode }()
 	for i, t := range all {
+		if i > 0 && t.Class != all[i-1].Class && lacksRoom {
+			s.reserveMostKVRoom()
+			lacksRoom = false
+		}
+		lacksRoom = lacksRoom || t.exceeds(s.mostKVRoom())
 		for p := range s.Prefill {
 			s.Prefill[p].Awaiting = 0
 			for _, behind := range all[i+1:] {

@@ -369,6 +369,17 @@ func (s *Servers) fastestDecode() DecodeState {
 	return best
 }
 
+// reserveMostKVRoom closes the decode server with the most room.
+func (s *Servers) reserveMostKVRoom() {
+	most := s.mostKVRoom()
+	for d := range s.Decode {
+		if !s.Decode[d].Excluded && s.Decode[d].KVRoom == most {
+			s.Decode[d].Excluded = true
+			return
+		}
+	}
+}
+
 // kvRoom is the room of all decode servers together, which counts as mostKVRoom does.
 func (s *Servers) kvRoom() (tokens float64) {
 	for d := range s.Decode {

@@ -14,7 +14,7 @@ func plainNext(o *Order, s *Servers) (Turn, bool) {
 	o.prepare(s)
 	may := func(t *Ticket, _ float64) (Pair, bool) {
 		t.passOver(s)
-		if t.exceeds(o.mostKVRoom) {
+		if o.lacksKVRoom(t) {
 			return Pair{}, false
 		}
 		return o.plainMayGo(t, s)
@@ -30,7 +30,7 @@ func plainNext(o *Order, s *Servers) (Turn, bool) {
 			oldest.overdue.comeBack(s)
 		}
 		o.reserveKVRoom(oldest.lacksKVRoom, s)
-		turn, ok = o.shortestFirst(may)
+		turn, ok = o.shortestFirst(may, s)
 	}
 	if ok {
 		o.recordTurn(&turn)

@@ -43,7 +43,7 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 	o.prepare(s)
 	may := func(t *Ticket, _ float64) (Pair, bool) {
 		t.passOver(s)
-		if t.exceeds(o.mostKVRoom) {
+		if o.lacksKVRoom(t) {
 			return Pair{}, false
 		}
 		return o.mayGo(t, s)
@@ -60,7 +60,7 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 			oldest.overdue.comeBack(s)
 		}
 		o.reserveKVRoom(oldest.lacksKVRoom, s)
-		turn, ok = o.shortestFirst(may)
+		turn, ok = o.shortestFirst(may, s)
 	}
 	if !ok {
 		o.rate.sample(s)
@@ -83,12 +83,21 @@ func (o *Order) Serve(now time.Duration, may May) (Turn, bool) {
 	o.mostKVRoom = math.MaxInt
 	turn, ok := o.overdue(o.scanWaiting(now).overdue, may)
 	if !ok {
-		turn, ok = o.shortestFirst(may)
+		turn, ok = o.shortestFirst(may, nil)
 	}
 	if ok {
 		o.recordTurn(&turn)
 	}
 	return turn, ok
+}
+
+// lacksKVRoom reports whether no decode server has room for a request, and notes that it waits for some.
+func (o *Order) lacksKVRoom(t *Ticket) bool {
+	if !t.exceeds(o.mostKVRoom) {
+		return false
+	}
+	o.lackingKVRoom = t
+	return true
 }
 
 // UndoTurn lets a request wait on whose turn, the last of Next, came to nothing: its servers
@@ -342,19 +351,13 @@ func (o *Order) overdueLimits() overdueLimits {
 // of is the wait in seconds after which a request has waited too long.
 func (l *overdueLimits) of(t *Ticket) float64 { return min(l.after+l.factor*t.leastPrefill, l.most) }
 
-// reserveKVRoom closes the decode server with the most room to all but the oldest
-// overdue request that decode has no room for: smaller ones would take it as it
-// comes, for ever.
+// reserveKVRoom closes the decode server with the most room to all but a request that decode has no room
+// for, the oldest overdue one or one of a higher class: smaller ones would take it as it comes, for ever.
 func (o *Order) reserveKVRoom(lacksKVRoom *Ticket, s *Servers) {
 	if lacksKVRoom == nil {
 		return
 	}
-	for d := range s.Decode {
-		if !s.Decode[d].Excluded && s.Decode[d].KVRoom == o.mostKVRoom {
-			s.Decode[d].Excluded = true
-			break
-		}
-	}
+	s.reserveMostKVRoom()
 	o.mostKVRoom = s.mostKVRoom()
 }
 
@@ -372,10 +375,15 @@ func (o *Order) overdue(oldest *Ticket, may May) (Turn, bool) {
 }
 
 // shortestFirst is the request of the first class and tenant with one whose best pair is
-// free, there the one with the least prefill less its age.
-func (o *Order) shortestFirst(may May) (Turn, bool) {
+// free, there the one with the least prefill less its age. Lower classes do not get the room that it waits for.
+func (o *Order) shortestFirst(may May, s *Servers) (Turn, bool) {
 	before := 0.0
-	for _, q := range o.queues.sorted {
+	o.lackingKVRoom = nil
+	for i, q := range o.queues.sorted {
+		if i > 0 && q.class != o.queues.sorted[i-1].class && o.lackingKVRoom != nil {
+			o.reserveKVRoom(o.lackingKVRoom, s)
+			o.lackingKVRoom = nil
+		}
 		turn, seconds := o.shortestOfTenant(q, may, before)
 		if turn.Ticket != nil {
 			return turn, true
