@@ -2,10 +2,12 @@ package autoscale
 
 import (
 	"cmp"
-	"github.com/tandem-gateway/tandem/autoscale/sizing"
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/tandem-gateway/tandem/autoscale/sizing"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // How models are forgotten whose servers are gone.
@@ -80,6 +82,12 @@ func (s *Scaler) models(last plans) (names []string, served map[string][]string)
 	names = slices.AppendSeq(slices.Collect(maps.Keys(last.Models)), maps.Keys(served))
 	slices.Sort(names)
 	return slices.Compact(names), served
+}
+
+// knowsAll reports whether the last decision knew all models that have servers.
+func (s *Scaler) knowsAll() bool {
+	decided := s.current.Load().Models
+	return !slices.ContainsFunc(s.fleet.Models(), func(m pools.Model) bool { return m.Parent == "" && decided[m.ID] == nil })
 }
 
 // Base is the model whose servers serve a model: itself, or of an adapter its base model;

@@ -116,6 +116,8 @@ func (s *Scaler) Run(ctx context.Context) {
 	}
 	tick := time.NewTicker(s.cfg.Every)
 	defer tick.Stop()
+	changed, stop := s.fleet.StateChanges()
+	defer stop()
 	failing, next := false, s.planIfDecider
 	for {
 		err := next(ctx)
@@ -133,15 +135,21 @@ func (s *Scaler) Run(ctx context.Context) {
 				s.log.Info("scaling decisions go on")
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			next = s.planIfDecider
-		case <-s.planNow:
-			next = s.planAtOnce
-		case <-s.decided:
-			next = s.follow
+		for next = nil; next == nil; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				next = s.planIfDecider
+			case <-s.planNow:
+				next = s.planAtOnce
+			case <-s.decided:
+				next = s.follow
+			case <-changed:
+				if !s.knowsAll() { // its requests would be refused if its servers went
+					next = s.planAtOnce
+				}
+			}
 		}
 	}
 }

@@ -124,6 +124,33 @@ func TestHold_RequestWaitsForServersFromZero(t *testing.T) {
 	}
 }
 
+// The servers go before anything was decided about their model since the gateway started, which is every 15 s: it is
+// known all the same, and its requests wait. They were refused.
+func TestHold_RequestWaitsForServersThatWentBeforeTheFirstDecision(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
+		cfg.pd.hold.MaxWait = time.Minute
+		cfg.scaling.Planner.Prefill.Min, cfg.scaling.Planner.Decode.Min = 0, 0
+		cfg.scaling.Every = time.Hour
+	}})
+	eventually(t, "the gateway knows the model", func() bool {
+		_, known := c.node.planner.Base(testModel)
+		return known
+	})
+	servers := c.node.cfg.specs()
+	c.sets(nil)
+	held := c.later(fmt.Sprintf(heldBody, ""))
+	eventually(t, "the request is held", func() bool {
+		c.node.planner.PlanNow()
+		r, err := c.node.targets.Read(keda.Pool{Model: testModel, Role: "prefill"}, time.Now())
+		return err == nil && r.WaitingForCapacity == 1
+	})
+	c.sets(servers)
+	if a := <-held; a.err != nil || a.status != http.StatusOK {
+		t.Errorf("%+v", a)
+	}
+}
+
 // SDKs and user interfaces list the models before they ask one: those whose servers are
 // started for a request are among them, under their own names and as aliases.
 func TestHold_ModelsAreListedAtZero(t *testing.T) {
