@@ -26,8 +26,9 @@ type Turn struct {
 //
 //	the cost of Servers.Best, with price = Weights.Price(W/P), + hold
 //
-// W are the other requests that wait for prefill, since decode has room for them; P the prefill servers. hold is what goes first on a
-// server that is not free: the prefills of the requests before it that wait for that server; and
+// W are the other requests that wait for prefill, since decode has room for them, P the prefill
+// servers. hold is what goes first on a server that is not free: the prefills of the requests before it
+// that wait for that server; and
 // Config.WaitMargin/(1+W/P) of these and of the work ahead, unless it follows another request
 // (Ticket.Follows).
 // A decode server that has prompts ahead gets no further ones to compute. Only a request
