@@ -385,7 +385,12 @@ func SetParts(key string, parts ...[]byte) Edit {
 }
 
 // SetBody is Set of an object that may be edited.
-func SetBody(key string, object Body) Edit { return SetParts(key, slices.Collect(object.Parts())...) }
+func SetBody(key string, object Body) Edit {
+	if !object.edited {
+		return Set(key, object.source)
+	}
+	return SetParts(key, slices.AppendSeq(make([][]byte, 0, 2*len(object.fields)+2), object.Parts())...)
+}
 
 // Remove deletes a field.
 func Remove(key string) Edit { return Edit{Key: key} }
