@@ -19,8 +19,8 @@ var versions = map[string]string{"vllm": "0.20.0", newVLLM: "0.32.0", "sglang": 
 
 const newVLLM = "vllm-0.32"
 
-// make is the engine without its version: vllm or sglang.
-func (s *Server) make() string {
+// family is the engine without its version: vllm or sglang.
+func (s *Server) family() string {
 	name, _, _ := strings.Cut(s.Engine, "-")
 	return name
 }
@@ -32,11 +32,11 @@ func (c *engineConn) page(b []byte, h head, body []byte) []byte {
 	case "/health", "/health_generate", "/ready":
 	case "/v1/models":
 		text = fmt.Sprintf(`{"object":"list","data":[{"id":%q,"object":"model","created":1760000000,"owned_by":%q,"root":%q,"parent":null,"max_model_len":%d}]}`,
-			model, c.as.make(), model, modelLen)
+			model, c.as.family(), model, modelLen)
 	case "/version":
 		text = fmt.Sprintf(`{"version":%q}`, versions[c.as.Engine])
 	case "/metrics":
-		kind, text = "text/plain; version=0.0.4; charset=utf-8", exposition[c.as.make()]
+		kind, text = "text/plain; version=0.0.4; charset=utf-8", exposition[c.as.family()]
 	case "/server_info", "/get_server_info":
 		text = c.serverInfo()
 	case "/model_info", "/get_model_info":
@@ -51,7 +51,7 @@ func (c *engineConn) page(b []byte, h head, body []byte) []byte {
 
 // serverInfo is what SGLang reports of its arguments, and vLLM of its connector.
 func (c *engineConn) serverInfo() string {
-	if c.as.make() == "vllm" {
+	if c.as.family() == "vllm" {
 		if c.as.Role == roleBoth {
 			return `{"vllm_config":{"kv_transfer_config":null}}`
 		}

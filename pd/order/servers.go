@@ -380,32 +380,24 @@ func (s *Servers) reserveMostKVRoom() {
 	}
 }
 
-// kvRoom is the room of all decode servers together, which counts as mostKVRoom does.
-func (s *Servers) kvRoom() (tokens float64) {
-	for d := range s.Decode {
-		switch state := &s.Decode[d]; {
-		case state.Excluded:
-		case state.Running == 0 || !s.Gate:
-			return math.Inf(1)
-		default:
-			tokens += float64(max(0, state.KVRoom))
-		}
-	}
-	return tokens
+// mostKVRoom is the most room of any decode server.
+func (s *Servers) mostKVRoom() int {
+	most, _ := s.kvRoom()
+	return most
 }
 
-// mostKVRoom is the most room of any decode server; an empty one has room for anything,
-// and so has each where there is no gate.
-func (s *Servers) mostKVRoom() int {
-	most := -1
+// kvRoom is the most room of any decode server, -1 where there is none, and that of all together. An empty one has room
+// for anything, and so has each where there is no gate.
+func (s *Servers) kvRoom() (most, all int) {
+	most = -1
 	for d := range s.Decode {
 		switch state := &s.Decode[d]; {
 		case state.Excluded:
 		case state.Running == 0 || !s.Gate:
-			return math.MaxInt
+			return math.MaxInt, math.MaxInt
 		default:
-			most = max(most, state.KVRoom)
+			most, all = max(most, state.KVRoom), all+max(0, state.KVRoom)
 		}
 	}
-	return most
+	return most, all
 }

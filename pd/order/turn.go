@@ -146,7 +146,6 @@ func (o *Order) prepare(s *Servers) {
 		o.declinedFor, o.isDeclinedFor = make([]float64, len(s.Prefill)), make([]bool, len(s.Prefill))
 	}
 	o.addRest(s)
-	o.mostKVRoom = s.mostKVRoom()
 	o.countWaiting(s)
 	s.AverageAwaiting = o.waitingPerServer
 	o.gaps.advance(s)
@@ -185,16 +184,17 @@ func (o *Order) countWaiting(s *Servers) {
 	for p := range s.Prefill {
 		s.Prefill[p].Awaiting = 0
 	}
-	waiting, room := 0, s.kvRoom()
+	waiting, room := 0, 0
+	o.mostKVRoom, room = s.kvRoom()
 	for _, q := range o.queues.sorted {
 		for _, t := range q.waiting {
 			t.countedFor, t.isCounted = Aggregated, false
-			if !t.Begun && min(room, float64(o.mostKVRoom)) < float64(t.Tokens) {
+			if t.exceeds(min(room, o.mostKVRoom)) {
 				continue
 			}
 			waiting++
 			if !t.Begun {
-				room -= float64(t.Tokens)
+				room -= t.Tokens
 			}
 			if t.countedFor = t.waitsFor(); t.countedFor != Aggregated {
 				t.isCounted = true

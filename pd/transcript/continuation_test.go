@@ -288,6 +288,9 @@ func TestBehindFirst(t *testing.T) {
 		"nothing was said":           {`{"model":"m","prompt":"x","max_tokens":9}`, 100, nil, false, ""},
 	} {
 		s := asked(t, api.Completions, c.request, false, c.modelLen, c.events...)
+		if limits, ok := s.req.LimitsBehindFirst(c.modelLen, 3); len(c.events) == 1 && c.events[0] == prompt && (ok != c.goesOn || c.goesOn && len(limits) != len(strings.Fields(c.limits))) {
+			t.Errorf("%s: a whole answer goes on %v, bounded by %v", name, ok, limits)
+		}
 		if err := s.BehindFirst(1); (err == nil) != c.goesOn {
 			t.Errorf("%s: %v", name, err)
 			continue
