@@ -307,9 +307,9 @@ func pairs(s *Servers) (all []Pair) {
 	return all
 }
 
-// slowPrice is what a second of a request's prefill costs waiting requests.
-func slowPrice(o *Order, s *Servers, t *Ticket) float64 {
-	return 1 + t.Weights.Congestion*min(mostWaiting, slowWaitingPerServer(o, s))
+// slowPrice is what a second of a request's prefill costs so many requests that wait for each server.
+func slowPrice(t *Ticket, perServer float64) float64 {
+	return 1 + t.Weights.Congestion*min(mostWaiting, perServer)
 }
 
 // slowWaitForPrefill are the requests that do: decode has room for all of them.
@@ -355,8 +355,8 @@ func slowNext(o *Order, s *Servers) (best *Ticket, cost float64, even bool) {
 	gaps := o.gaps
 	gaps.advance(s)
 	s.StreamDiscount = gaps.discount()
-	s.AverageAwaiting = slowWaitingPerServer(o, s)
-	counted := slowWaitForPrefill(o, s)
+	perServer, counted := slowWaitingPerServer(o, s), slowWaitForPrefill(o, s) // before room is kept for higher classes
+	s.AverageAwaiting = perServer
 	decode, lacksRoom := slices.Clone(s.Decode), false
 	defer func() { s.Decode = decode }()
 	for i, t := range all {
@@ -376,7 +376,7 @@ func slowNext(o *Order, s *Servers) (best *Ticket, cost float64, even bool) {
 		if best != nil && (t.Class != best.Class || t.Tenant != best.Tenant || t.isLate(s.Now) != best.isLate(s.Now)) {
 			break
 		}
-		price, remembered := slowPrice(o, s, t), math.Inf(1) // the cost of what it was last seen to wait for
+		price, remembered := slowPrice(t, perServer), math.Inf(1) // the cost of what it was last seen to wait for
 		busy, free, rank, awaited := math.Inf(1), math.Inf(1), 0.0, Aggregated
 		for _, pair := range pairs(s) {
 			c := slowCost(s, t, pair, price)
@@ -384,7 +384,7 @@ func slowNext(o *Order, s *Servers) (best *Ticket, cost float64, even bool) {
 				continue
 			}
 			if pair.Prefill != Aggregated && s.Prefill[pair.Prefill].Ahead > o.cfg.Ahead.Seconds() {
-				margin := o.cfg.WaitMargin / (1 + slowWaitingPerServer(o, s))
+				margin := o.cfg.WaitMargin / (1 + perServer)
 				if c += hold[pair.Prefill] + margin*(hold[pair.Prefill]+s.Prefill[pair.Prefill].Ahead); c < busy {
 					busy, awaited = c, pair.Prefill
 				}
@@ -420,7 +420,7 @@ func goesBest(t *rapid.T, o *Order, s *Servers) (Turn, bool) {
 	}
 	price := 0.0
 	if want != nil {
-		price = slowPrice(o, s, want)
+		price = slowPrice(want, slowWaitingPerServer(o, s))
 	}
 	s.StreamDiscount = -1 // Next is to write its own
 	got, any := o.Next(s)
