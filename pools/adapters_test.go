@@ -46,8 +46,6 @@ func TestPrepare_FailsWhenTheServerLeaves(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer lease.Release()
-			s.LoadRequests().Open()
-			s.WakeRequests().Open()
 			failed := make(chan error, 1)
 			await := lease.Prepare("ada")
 			go func() { failed <- await(t.Context()) }()
@@ -74,7 +72,6 @@ func TestPrepare_AnAdapterIsHeldUntilTheLastLeaseEnds(t *testing.T) {
 		}
 		s := f.Servers()[0]
 		s.ProbePassed(s.Health(), []Model{{ID: "m"}, {ID: "ada", Parent: "m"}}, time.Now())
-		s.LoadRequests().Open()
 		prepared := func(leg Role, model string) *Lease {
 			l, err := s.Claim(leg, curve.Work{}, false)
 			if err != nil {
@@ -222,8 +219,6 @@ func TestServer_ServesWhatItHasOrCanLoad(t *testing.T) {
 		f := modelFleet(t, []Adapter{{Name: "law", Base: "n"}, {Name: "ada", Base: "m"}, {Name: "any"}}, "m eve<m")
 		s := f.Servers()[0]
 		s.GPUs = "a"
-		s.LoadRequests().Open()
-		s.WakeRequests().Open()
 		serves := func() (ids string) {
 			for _, id := range []string{"m", "eve", "ada", "any", "law", "other"} {
 				if s.Serves(id, time.Now()) {

@@ -52,7 +52,7 @@ type LoadRequests struct {
 
 	due     chan struct{}
 	mu      sync.Mutex // guards the rest
-	open    bool       // they are carried out
+	closed  bool       // they are not carried out any more
 	pending map[string]*readiness
 	inUse   map[string]int       // leases that hold it
 	used    map[string]time.Time // when it was last taken or given back
@@ -79,7 +79,7 @@ func (r *LoadRequests) take(name string, loaded bool, now time.Time) (*readiness
 		return pending, nil
 	case loaded:
 		return nil, nil
-	case !r.open:
+	case r.closed:
 		return nil, errStopped
 	}
 	pending = &readiness{done: make(chan struct{})}
@@ -132,18 +132,11 @@ func (r *LoadRequests) Finish(name string, err error, refusal time.Duration, now
 	pending.end(err)
 }
 
-// Open lets adapters be loaded from now on.
-func (r *LoadRequests) Open() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.open = true
-}
-
-// Close ends that: what is requested fails.
+// Close says that no adapter is loaded any more: what is requested fails.
 func (r *LoadRequests) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.open = false
+	r.closed = true
 	for name, pending := range r.pending {
 		delete(r.pending, name)
 		pending.end(errStopped)
@@ -166,7 +159,7 @@ func (r *LoadRequests) LastUse(name string, now time.Time) (at time.Time, held i
 type WakeRequests struct {
 	due     chan struct{}
 	mu      sync.Mutex // guards the rest
-	open    bool       // they are carried out
+	closed  bool       // they are not carried out any more
 	pending *readiness // nil: none
 	refused time.Time  // until when it is not asked again
 }
@@ -183,7 +176,7 @@ func (r *WakeRequests) take() (*readiness, error) {
 	switch {
 	case r.pending != nil:
 		return r.pending, nil
-	case !r.open:
+	case r.closed:
 		return nil, errStopped
 	}
 	r.pending = &readiness{done: make(chan struct{})}
@@ -216,18 +209,11 @@ func (r *WakeRequests) Finish(err error, refusal time.Duration, now time.Time) {
 	r.pending = nil
 }
 
-// Open lets the server be woken from now on.
-func (r *WakeRequests) Open() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.open = true
-}
-
-// Close ends that: what waits for it fails.
+// Close says that the server is not woken any more: what waits for it fails.
 func (r *WakeRequests) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.open = false
+	r.closed = true
 	if r.pending != nil {
 		r.pending.end(errStopped)
 		r.pending = nil

@@ -16,7 +16,6 @@ func TestLoadRequests_AllWhoWaitForAnAdapterWaitForOneLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := upFleet(t, func(c *Config) { c.Adapters.Directory = []Adapter{{Name: "ada"}, {Name: "eve"}} }, spec("http://10.0.0.1:1", Both)).Servers()[0]
 		r := s.LoadRequests()
-		r.Open()
 		for round, verdict := range []error{nil, errEngine, nil} {
 			var results []chan error
 			var leases []*Lease
@@ -53,6 +52,32 @@ func TestLoadRequests_AllWhoWaitForAnAdapterWaitForOneLoad(t *testing.T) {
 	})
 }
 
+// A server may be up before the one who makes it ready has begun: what is requested then waits, and does not fail.
+func TestStandby_WhatIsRequestedBeforeItIsWatchedWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := upFleet(t, func(c *Config) { c.Adapters.Directory = []Adapter{{Name: "ada"}} }, Spec{URL: "http://10.0.0.1:1", Role: Both, GPUs: "a"}).Servers()[0]
+		s.GPUShare().RecordSleep()
+		l, result := claim(t, s, Decode, curve.Work{}), make(chan error, 1)
+		await := l.Prepare("ada")
+		go func() { result <- await(t.Context()) }()
+		synctest.Wait()
+		if !due(s.WakeRequests().Due()) || len(result) > 0 {
+			t.Fatal("it does not wait to be woken")
+		}
+		s.GPUShare().Observe(false, s.GPUShare().Version(), time.Now())
+		s.WakeRequests().Finish(nil, 0, time.Now())
+		synctest.Wait()
+		if !due(s.LoadRequests().Due()) || len(result) > 0 {
+			t.Fatal("it does not wait for its adapter")
+		}
+		s.LoadRequests().Finish("ada", nil, 0, time.Now())
+		if err := <-result; err != nil {
+			t.Error(err)
+		}
+		l.Release()
+	})
+}
+
 // A client that leaves waits no longer, with the reason why it left; its place and its use of
 // the adapter are given back by the lease.
 func TestPrepare_AClientThatLeavesWaitsNoLonger(t *testing.T) {
@@ -60,8 +85,6 @@ func TestPrepare_AClientThatLeavesWaitsNoLonger(t *testing.T) {
 		f := upFleet(t, func(c *Config) { c.Adapters.Directory = []Adapter{{Name: "ada"}} }, spec("http://10.0.0.1:1", Both), Spec{URL: "http://10.0.0.2:1", Role: Both, GPUs: "a"})
 		left := errors.New("client left")
 		for _, s := range f.Servers() {
-			s.LoadRequests().Open()
-			s.WakeRequests().Open()
 			s.GPUShare().RecordSleep()
 			l := claim(t, s, Decode, curve.Work{})
 			model := "ada"
@@ -88,8 +111,6 @@ func TestPrepare_ASleepingServerIsWokenAndHeldAwake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := upFleet(t, func(c *Config) { c.Adapters.Directory = []Adapter{{Name: "ada"}} }, Spec{URL: "http://10.0.0.1:1", Role: Both, GPUs: "a"})
 		s := f.Servers()[0]
-		s.LoadRequests().Open()
-		s.WakeRequests().Open()
 		for round := range 2 {
 			s.GPUShare().RecordSleep()
 			l := claim(t, s, Prefill, curve.Work{Estimate: 10 * time.Second})
@@ -158,14 +179,10 @@ func TestPrepare_AnAwakeServerIsReady(t *testing.T) {
 func TestWakeRequests_ARefusalLastsForATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newWakeRequests()
-		if _, err := r.take(); !errors.Is(err, errStopped) || due(r.Due()) {
-			t.Errorf("it is not woken: %v", err)
-		}
 		r.Finish(errEngine, time.Minute, time.Now()) // for no request
 		if r.Refuses(time.Now()) {
 			t.Error("it refuses what no request asked for")
 		}
-		r.Open()
 		for round := range 2 {
 			first, err := r.take()
 			second, again := r.take()
@@ -215,10 +232,6 @@ func TestLoadRequests_UseIsCountedFromTheFirstLook(t *testing.T) {
 		if pending, err := r.take("ada", true, time.Now()); pending != nil || err != nil {
 			t.Errorf("one that is there: %v", err)
 		}
-		if _, err := r.take("eve", false, time.Now()); !errors.Is(err, errStopped) || r.Next() != "" || due(r.Due()) {
-			t.Errorf("nothing loads: %v", err)
-		}
-		r.Open()
 		waits, err := r.take("eve", false, time.Now())
 		if err != nil {
 			t.Fatal(err)

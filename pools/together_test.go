@@ -96,37 +96,36 @@ func TestGPUShare_IsSafeForConcurrentUse(t *testing.T) {
 // Each request for an adapter, or for a server to be awake, gets its answer, whichever asks,
 // answers and stops answering at the same time.
 func TestStandby_EachWhoWaitsIsAnswered(t *testing.T) {
-	loads, wakes := newLoadRequests(), newWakeRequests()
-	var waits sync.Map // of *readiness
-	together(300,
-		func() {
-			if pending, err := loads.take("ada", false, time.Now()); err == nil {
-				waits.Store(pending, true)
+	for range 100 {
+		loads, wakes := newLoadRequests(), newWakeRequests()
+		var waits sync.Map // of *readiness
+		together(3,
+			func() {
+				if pending, err := loads.take("ada", false, time.Now()); err == nil {
+					waits.Store(pending, true)
+				}
+				loads.release("ada", time.Now())
+			},
+			func() {
+				if pending, err := wakes.take(); err == nil {
+					waits.Store(pending, true)
+				}
+			},
+			func() { loads.Finish(loads.Next(), nil, 0, time.Now()); wakes.Finish(errEngine, 0, time.Now()) },
+			func() { loads.refuses("ada", time.Now()); wakes.Refuses(time.Now()); loads.LastUse("ada", time.Now()) },
+			func() { loads.Close(); wakes.Close() },
+		)
+		waits.Range(func(pending, _ any) bool {
+			select {
+			case <-pending.(*readiness).done:
+			default:
+				t.Error("one waits for ever")
 			}
-			loads.release("ada", time.Now())
-		},
-		func() {
-			if pending, err := wakes.take(); err == nil {
-				waits.Store(pending, true)
-			}
-		},
-		func() { loads.Open(); wakes.Open() },
-		func() { loads.Finish(loads.Next(), nil, 0, time.Now()); wakes.Finish(errEngine, 0, time.Now()) },
-		func() { loads.refuses("ada", time.Now()); wakes.Refuses(time.Now()); loads.LastUse("ada", time.Now()) },
-		func() { loads.Close(); wakes.Close() },
-	)
-	loads.Close()
-	wakes.Close()
-	waits.Range(func(pending, _ any) bool {
-		select {
-		case <-pending.(*readiness).done:
-		default:
-			t.Error("one waits for ever")
+			return true
+		})
+		if _, held := loads.LastUse("ada", time.Now()); held != 0 {
+			t.Errorf("held %d times", held)
 		}
-		return true
-	})
-	if _, held := loads.LastUse("ada", time.Now()); held != 0 {
-		t.Errorf("held %d times", held)
 	}
 }
 

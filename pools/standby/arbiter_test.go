@@ -103,7 +103,6 @@ func newGateway(t *testing.T, client redis.UniversalClient, id string) gateway {
 	for i, s := range g.servers {
 		s.ProbePassed(s.Health(), []pools.Model{{ID: "m"}}, time.Now())
 		s.GPUShare().Observe(i == 1, s.GPUShare().Version(), time.Now().Add(-time.Hour))
-		s.WakeRequests().Open()
 	}
 	if got := g.shared(); len(got) != 2 || got[0] != g.servers[0] || got[1] != g.servers[1] {
 		t.Fatalf("shared are %v", got)

@@ -21,6 +21,8 @@ func Watch(fleet *pools.Fleet, arbiter *Arbiter, transport http.RoundTripper, lo
 	client := &http.Client{Transport: transport, CheckRedirect: noRedirect} // each order has a time limit of its own
 	fleet.Watch(func() func(context.Context, *pools.Server) {
 		return func(ctx context.Context, s *pools.Server) {
+			defer s.LoadRequests().Close()
+			defer s.WakeRequests().Close()
 			if len(cfg.Adapters.Directory) == 0 && s.GPUs == "" {
 				return
 			}
@@ -35,10 +37,6 @@ func Watch(fleet *pools.Fleet, arbiter *Arbiter, transport http.RoundTripper, lo
 // an engine does not load an adapter while it falls asleep.
 func run(ctx context.Context, adapters *adapterManager, controller *wakeController) {
 	loads, wakes := adapters.server.LoadRequests(), controller.server.WakeRequests()
-	loads.Open()
-	defer loads.Close()
-	wakes.Open()
-	defer wakes.Close()
 	tick := time.NewTicker(idleInterval)
 	defer tick.Stop()
 	for {
