@@ -41,11 +41,44 @@ type Body struct {
 type field struct {
 	key    string
 	member []byte
-	value  int32 // a key is never longer than a body may be
-	made   bool  // by an edit
+	tail   *[][]byte // of a member in parts (SetParts): those behind the first; nil: it is whole
+	value  int32     // a key is never longer than a body may be
+	made   bool      // by an edit
 }
 
-func (f *field) raw() Value { return f.member[f.value:] }
+// raw is the value, put together where it is in parts.
+func (f *field) raw() Value {
+	if f.tail == nil {
+		return f.member[f.value:]
+	}
+	return f.appendTo(make([]byte, 0, f.len()))[f.value:]
+}
+
+// parts are the pieces that make up the member.
+func (f *field) parts(yield func([]byte) bool) {
+	if !yield(f.member) || f.tail == nil {
+		return
+	}
+	for _, part := range *f.tail {
+		if !yield(part) {
+			return
+		}
+	}
+}
+
+func (f *field) len() (n int) {
+	for part := range f.parts {
+		n += len(part)
+	}
+	return n
+}
+
+func (f *field) appendTo(to []byte) []byte {
+	for part := range f.parts {
+		to = append(to, part...)
+	}
+	return to
+}
 
 // ParseBody checks that raw is one well-formed JSON object in UTF-8, nested at
 // most 256 deep and without a key that appears twice: parsers disagree on which
@@ -72,7 +105,9 @@ func (b Body) Sum() uint64 {
 		_, _ = h.WriteString(f.key) // a hash takes everything
 		_, _ = h.Write([]byte{0})
 		if f.made || b.sum == 0 {
-			_, _ = h.Write(f.member)
+			for part := range f.parts {
+				_, _ = h.Write(part)
+			}
 		}
 	}
 	return h.Sum64()
@@ -269,7 +304,7 @@ func (b Body) Len() int {
 	}
 	n := len("{}") + max(0, len(b.fields)-1)
 	for i := range b.fields {
-		n += len(b.fields[i].member)
+		n += b.fields[i].len()
 	}
 	return n
 }
@@ -296,8 +331,13 @@ func (b Body) Parts() iter.Seq[[]byte] {
 		}
 		before := []byte("{")
 		for i := range b.fields {
-			if !yield(before) || !yield(b.fields[i].member) {
+			if !yield(before) {
 				return
+			}
+			for part := range b.fields[i].parts {
+				if !yield(part) {
+					return
+				}
 			}
 			before = []byte(",")
 		}
@@ -317,13 +357,13 @@ func (b Body) WithoutText() Body {
 	rest := slices.DeleteFunc(slices.Clone(b.fields), func(f field) bool { return slices.Contains(textFields, f.key) })
 	size := 0
 	for i := range rest {
-		size += len(rest[i].member)
+		size += rest[i].len()
 	}
 	all := make([]byte, 0, size)
 	for i := range rest {
 		f, start := &rest[i], len(all)
-		all = append(all, f.member...)
-		f.key, f.member = strings.Clone(f.key), all[start:len(all):len(all)]
+		all = f.appendTo(all)
+		f.key, f.member, f.tail = strings.Clone(f.key), all[start:len(all):len(all)], nil
 	}
 	return Body{edited: true, fields: rest}
 }
@@ -372,19 +412,21 @@ func (b Body) at(place string) Value {
 // Edit replaces a field's value, or deletes the field when Value is nil.
 type Edit struct {
 	Key   string
-	Value []byte // raw JSON
-	more  [][]byte
+	Value []byte   // raw JSON
+	more  [][]byte // parts of the value that follow
+	keep  bool     // long parts are not copied
 }
 
 // Set gives a field a value, which is raw JSON; nil deletes the field.
 func Set(key string, value []byte) Edit { return Edit{Key: key, Value: value} }
 
-// SetParts is Set of a value that the parts make one behind the other, without a copy of them together.
+// SetParts is Set of a value that the parts make one behind the other. Long ones are kept, not copied: nobody
+// may change them.
 func SetParts(key string, parts ...[]byte) Edit {
-	return Edit{Key: key, Value: parts[0], more: parts[1:]}
+	return Edit{Key: key, Value: parts[0], more: parts[1:], keep: true}
 }
 
-// SetBody is Set of an object that may be edited.
+// SetBody is Set of an object that may be edited, with SetParts of what it consists of.
 func SetBody(key string, object Body) Edit {
 	if !object.edited {
 		return Set(key, object.source)
@@ -418,7 +460,7 @@ func (b Body) With(edits ...Edit) Body {
 		case !found:
 			out.fields = append(out.fields, *f)
 		case edit.Value != nil:
-			out.fields = append(out.fields, newField(f.key, f.member[:f.value], edit.Value, edit.more...))
+			out.fields = append(out.fields, newField(f.key, f.member[:f.value], edit))
 		}
 	}
 	for i, e := range edits {
@@ -429,7 +471,7 @@ func (b Body) With(edits ...Edit) Body {
 			continue
 		}
 		var room [64]byte
-		out.fields = append(out.fields, newField(e.Key, append(appendKey(room[:0], e.Key), ':'), e.Value, e.more...))
+		out.fields = append(out.fields, newField(e.Key, append(appendKey(room[:0], e.Key), ':'), e))
 	}
 	return out
 }
@@ -451,7 +493,7 @@ func (b Body) Rewrite(change func(key string, value Value) Value) Body {
 		case same:
 			fields = append(fields, *f)
 		case value != nil:
-			fields = append(fields, newField(f.key, f.member[:f.value], value))
+			fields = append(fields, newField(f.key, f.member[:f.value], Set(f.key, value)))
 		}
 	}
 	if fields == nil {
@@ -474,18 +516,55 @@ func appendKey(to []byte, key string) []byte {
 	return append(append(append(to, '"'), key...), '"')
 }
 
-// newField makes a member of its head, which is key and colon, and its value, which may come in parts.
-func newField(key string, head, value []byte, more ...[]byte) field {
-	size := len(head) + len(value)
-	for _, part := range more {
-		size += len(part)
+// longPart is from what length on a part of a value is kept and not copied, in bytes. A short one costs more as a
+// piece of its own, of which a request is sent.
+const longPart = 4 << 10
+
+// newField makes a member of its head, which is key and colon, and its new value.
+func newField(key string, head []byte, edit Edit) field {
+	size, kept := len(head), 0
+	for part := range edit.parts {
+		if edit.keeps(part) {
+			kept++
+		} else {
+			size += len(part)
+		}
 	}
-	member := append(append(make([]byte, 0, size), head...), value...)
-	for _, part := range more {
-		member = append(member, part...)
+	f, copied := field{key: key, value: int32(len(head)), made: true}, append(make([]byte, 0, size), head...)
+	if kept == 0 {
+		for part := range edit.parts {
+			copied = append(copied, part...)
+		}
+		f.member = copied
+		return f
 	}
-	return field{key: key, member: member, value: int32(len(head)), made: true}
+	all, from := make([][]byte, 0, 2*kept+1), 0
+	for part := range edit.parts {
+		if edit.keeps(part) {
+			all = append(all, copied[from:], part)
+			from = len(copied)
+		} else {
+			copied = append(copied, part...)
+		}
+	}
+	tail := append(all, copied[from:])[1:]
+	f.member, f.tail = all[0], &tail
+	return f
 }
+
+// parts are those of the new value.
+func (e *Edit) parts(yield func([]byte) bool) {
+	if !yield(e.Value) {
+		return
+	}
+	for _, part := range e.more {
+		if !yield(part) {
+			return
+		}
+	}
+}
+
+func (e *Edit) keeps(part []byte) bool { return e.keep && len(part) >= longPart }
 
 func lastEdit(edits []Edit, key string) (Edit, bool) {
 	for i := len(edits) - 1; i >= 0; i-- {

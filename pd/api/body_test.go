@@ -105,6 +105,52 @@ func TestBodyWith_KeepsEveryOtherByte(t *testing.T) {
 	}
 }
 
+// A value in parts is that value, wherever the long ones stand, and they are sent from where they lie.
+func TestBodyWith_LongPartsAreNotCopied(t *testing.T) {
+	long, other := bytes.Repeat([]byte("12345,"), longPart), bytes.Repeat([]byte{'7'}, longPart)
+	short := func(text string) []byte { return []byte(text) }
+	inner, err := ParseBody([]byte(`{"remote_host":"a","ids":null}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := ParseBody([]byte(`{"model":"m","prompt":"hi","n":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, parts := range map[string][][]byte{
+		"short":        {short("["), short("1,2"), short("]")},
+		"first":        {other},
+		"in between":   {short("["), long, other, short("]")},
+		"two of three": {short("["), long, short("8,"), other, short("]")},
+	} {
+		value := bytes.Join(parts, nil)
+		nested := inner.With(SetParts("ids", parts...))
+		kept := body.With(SetParts("prompt", parts...), SetBody("params", nested), SetParts("more", parts...))
+		copied := body.With(Set("prompt", value), Set("params", inner.With(Set("ids", value)).Bytes()), Set("more", value))
+		kept, copied = kept.With(Set("n", short("2"))), copied.With(Set("n", short("2")))
+		if !bytes.Equal(kept.Bytes(), copied.Bytes()) || kept.Len() != len(copied.Bytes()) || kept.Sum() != copied.Sum() {
+			t.Errorf("%s: %.60s and %.60s differ", name, kept.Bytes(), copied.Bytes())
+		}
+		if got := kept.Get("prompt"); !bytes.Equal(got, value) {
+			t.Errorf("%s: the value is %.60s", name, got)
+		}
+		if got, want := kept.WithoutText(), copied.WithoutText(); !bytes.Equal(got.Bytes(), want.Bytes()) {
+			t.Errorf("%s: without text %.60s", name, got.Bytes())
+		}
+		for _, part := range parts {
+			sent := 0
+			for piece := range kept.Parts() {
+				if len(piece) > 0 && &piece[0] == &part[0] {
+					sent++
+				}
+			}
+			if isLong := len(part) >= longPart; isLong != (sent == 3) {
+				t.Errorf("%s: a part of %d bytes is sent from where it lies %d times", name, len(part), sent)
+			}
+		}
+	}
+}
+
 func TestBodyWith_CanEmptyTheObject(t *testing.T) {
 	body, _ := ParseBody([]byte(`{"a":1}`))
 	if got := string(body.With(Remove("a")).Bytes()); got != "{}" {

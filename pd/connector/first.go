@@ -90,8 +90,7 @@ type HandedBlocks struct{ Blocks, Tokens int }
 func (h *Handoff) GoOnBehind(d *api.Dialect, said *api.FirstToken, limits []api.Edit) {
 	sequence := api.SetParts("prompt", said.Sequence()...)
 	if d == api.Chat {
-		params, _ := h.Leg.Body.Get(api.HandoffField).Object()
-		sequence = api.SetBody(api.HandoffField, params.With(api.SetParts("prompt_token_ids", said.Sequence()...)))
+		sequence = api.SetBody(api.HandoffField, h.params.With(api.SetParts("prompt_token_ids", said.Sequence()...)))
 	}
 	h.Leg.Body = h.Leg.Body.With(append(limits, sequence)...)
 	h.SharesIDs, h.goesOn = true, true

@@ -24,6 +24,7 @@ type Handoff struct {
 	WholeAnswer   []byte                   // when prefill gave it; nil: decode has to
 	Blocks        HandedBlocks             // that decode fetches
 	First         api.Answer               // prefill's, where its token is wanted
+	params        api.Body                 // of the transfer, where decode may go on behind prefill's token
 	goesOn        bool                     // Leg is the rest of the answer behind prefill's token
 	prefillAnswer chan []byte              // prefill's, where decode's is not whole without it; nil: it is
 	coverage      atomic.Pointer[Coverage] // nil until prefill has answered
@@ -48,7 +49,7 @@ func (h *Handoff) Coverage() Coverage {
 // DropLeg lets go of decode's request, which was sent and will not be again.
 func (h *Handoff) DropLeg() {
 	if h != nil {
-		h.Leg, h.First = LegRequest{}, api.Answer{}
+		h.Leg, h.First, h.params = LegRequest{}, api.Answer{}, api.Body{}
 	}
 }
 
@@ -84,7 +85,7 @@ func (h *Handoff) RecordPrefill(t *Transfer, answer api.Answer, now time.Time) {
 		h.Attempt = t.ID // which is another one where the first was given up
 		leg := c.decode(t, answer)
 		h.Leg, h.Kept, h.SharesIDs, h.Hosts, h.Created = leg.request, leg.hasKV, leg.sharesIDs, leg.hosts, now
-		h.Blocks = leg.blocks
+		h.Blocks, h.params = leg.blocks, leg.params
 		if c.wholeAnswer != nil {
 			h.WholeAnswer = c.wholeAnswer(t, answer)
 		}

@@ -25,6 +25,7 @@ type decodeLeg struct {
 	// sharesIDs: the leg has prefill's token ids.
 	sharesIDs bool
 	blocks    HandedBlocks
+	params    api.Body // of a leg that may go on behind prefill's token: those of the transfer
 	// hosts are those from which decode fetches the KV, where prefill's answer names them.
 	// nil: the leg names the server's own.
 	hosts []string

@@ -70,9 +70,9 @@ func nixlDecode(t *Transfer, answer api.Answer) decodeLeg {
 	switch {
 	case ids == nil:
 	case t.dialect == api.Completions:
-		edits = append(edits, api.Set("prompt", ids))
+		edits = append(edits, api.SetParts("prompt", ids))
 	default:
-		object = object.With(api.Set("prompt_token_ids", ids))
+		object = object.With(api.SetParts("prompt_token_ids", ids))
 	}
 	return decodeLeg{
 		request:   t.legWith(append(edits, api.SetBody(api.HandoffField, object))...),
@@ -80,6 +80,7 @@ func nixlDecode(t *Transfer, answer api.Answer) decodeLeg {
 		tokens:    tokensIn(object),
 		sharesIDs: ids != nil,
 		blocks:    blocks,
+		params:    object,
 		hosts:     hostsIn(object.Get("remote_host")),
 	}
 }

@@ -98,9 +98,10 @@ func (t *Transcript) StartLeg(e Engine, body api.Body) api.Body {
 	return body
 }
 
-// ReadPrompt packs the ids of the prompt, of an event that Record is given next: see api.PromptReader.
+// ReadPrompt packs the ids of the prompt, of an event that Record is given next: see api.PromptReader. Those of a
+// prompt that is known are packed too, since that reads no digits again.
 func (t *Transcript) ReadPrompt(ids []byte) (ok bool) {
-	if !t.asked || t.promptTokens > 0 {
+	if !t.asked {
 		return false
 	}
 	t.promptRead, ok = packIDs(ids)

@@ -114,6 +114,7 @@ func TestReadPrompt_TheIDsAreTheEvents(t *testing.T) {
 		"the last of an event":   {[]string{`{"choices":[{"index":0,"delta":{},"prompt_token_ids":[1]}],"prompt_token_ids":[2]}`}, "2", false},
 		"a list of other things": {[]string{fmt.Sprintf(first, "[1.5]")}, "", true},
 		"with white space":       {[]string{fmt.Sprintf(first, "[ 1, 2 ]")}, "1,2", false},
+		"another kind later":     {[]string{fmt.Sprintf(first, "[1,2]"), fmt.Sprintf(first, `["[",3]`)}, "1,2", false},
 		"cut off":                {[]string{`{"prompt_token_ids":[7],"choices":`, fmt.Sprintf(first, "[1]")}, "1", false},
 	} {
 		s := Transcript{req: Request{Dialect: api.Chat}, asked: true}
