@@ -13,7 +13,7 @@ import (
 
 // BenchmarkFirstToken: from the bytes of prefill's answer to a stream's first event and to what decode is asked for. The
 // client's first token waits for it. Budget (2-core VM): 60 us for a prompt of 1,000 tokens, and 1 ms for one of 55,000,
-// whose ids are 300 KB: walked to know that they are well-formed, read to be kept, and copied for decode.
+// whose ids are 300 KB: walked once to know that they are well-formed, and named to be kept.
 func BenchmarkFirstToken(b *testing.B) {
 	for _, prompt := range []int{1000, 55_000} {
 		for _, dialect := range []*api.Dialect{api.Chat, api.Completions} {

@@ -320,11 +320,9 @@ func (p *prefix) teaches() bool { return p != nil && p.tokens.Teaches }
 // learn takes the token ids out of prefill's answer. The answer itself never goes
 // to the client.
 func (l *Locality) learn(p *prefix, answer api.Answer) {
-	ids, ok := tokens.AnswerIDs(func(key string) []byte { return answer.Get(key) })
-	if !ok {
-		return
+	if ids, ok := tokens.ParseIDs(answer.PromptIDs()); ok {
+		l.Tokens.Learn(p.model, p.source, p.prompt, ids)
 	}
-	l.Tokens.Learn(p.model, p.source, p.prompt, ids)
 }
 
 // LocalityStatus is what people see of the locality: of each source what it holds,

@@ -5,15 +5,16 @@ import (
 	"iter"
 )
 
-// Long are the long strings of a text, as they lie in it, which CheckKnownMembers finds. Who walks the text or a part
-// of it again need not look for their ends, each time from their beginning on: most of a request is one string, or a
-// few. Of any other bytes it knows nothing, and the walk is the usual one, as it is of nil.
+// Long are the long strings and lists of numbers of a text, as they lie in it, which CheckKnownMembers finds. Who walks
+// the text or a part of it again need not look for their ends, each time from their beginning on: most of a request is
+// one string, or a few, and most of an answer with ids one list. Of any other bytes it knows nothing, and the walk is
+// the usual one, as it is of nil.
 type Long [][]byte
 
 const (
-	longString = 8 << 10 // bytes, with the quotes
-	mostLong   = 16      // are known
-	// aside is how much of a string is looked at before it may be a long one.
+	longValue = 8 << 10 // bytes, with the quotes or brackets
+	mostLong  = 16      // are known
+	// aside is how much of a value is looked at before it may be a long one.
 	aside = 64
 )
 
@@ -34,10 +35,17 @@ func (l Long) ValueEnd(raw []byte, at int) (int, error) {
 	return s.at, err
 }
 
-// length is how long the string is that a text begins with, 0 where that is not known. The bytes must be the same
-// ones, and not others that are equal.
+// note adds a value if it is a long one.
+func (l *Long) note(value []byte) {
+	if l != nil && len(value) >= longValue && len(*l) < mostLong {
+		*l = append(*l, value[:len(value):len(value)])
+	}
+}
+
+// length is how long the string or the list is that a text begins with, 0 where that is not known. The bytes must be the
+// same ones, and not others that are equal.
 func (l Long) length(text []byte) int {
-	if len(text) < longString || bytes.IndexByte(text[1:aside], '"') >= 0 {
+	if len(text) < longValue || bytes.IndexByte(text[1:aside], '"') >= 0 {
 		return 0
 	}
 	for _, s := range l {

@@ -93,7 +93,7 @@ func FuzzCheckKnownMembers(f *testing.F) {
 			})
 			return saw
 		}
-		plain := all(func(b []byte) func(func(Member, error) bool) { return CheckKnownMembers(b, true, nil) })
+		plain := all(func(b []byte) func(func(Member, error) bool) { return CheckKnownMembers(b, true, nil, nil) })
 		if usual := all(func(b []byte) func(func(Member, error) bool) { return CheckMembers(b) }); !slices.Equal(plain, usual) {
 			t.Errorf("%q: %v, otherwise %v", text, plain, usual)
 		}

@@ -95,10 +95,24 @@ func (s *scanner) object(depth int) error {
 	return err
 }
 
+// skipLong skips a long value whose end is known, and reports whether one comes next.
+func (s *scanner) skipLong() bool {
+	if len(s.long) == 0 {
+		return false
+	}
+	n := s.long.length(s.raw[s.at:])
+	s.at += n
+	return n > 0
+}
+
 func (s *scanner) array(depth int) error {
 	// Most other arrays begin with something else, and cost no more than a look at that.
 	if next := s.at + 1; next < len(s.raw) && s.raw[next] >= '0' && s.raw[next] <= '9' && depth < MaxDepth {
+		if s.skipLong() {
+			return nil
+		}
 		if end := next + NumbersLength(s.raw[next:]); end > next && end < len(s.raw) && s.raw[end] == ']' {
+			s.found.note(s.raw[s.at : end+1])
 			s.at = end + 1
 			return nil
 		}
@@ -206,12 +220,6 @@ func controls(eight []byte) uint64 {
 // checkedString skips a string of a text that was checked: it ends at the first quote that
 // an even number of backslashes precede.
 func (s *scanner) checkedString() error {
-	if len(s.long) > 0 {
-		if n := s.long.length(s.raw[s.at:]); n > 0 {
-			s.at += n
-			return nil
-		}
-	}
 	for from := s.at + 1; ; {
 		i := bytes.IndexByte(s.raw[from:], '"')
 		if i < 0 {
@@ -233,6 +241,9 @@ func (s *scanner) checkedString() error {
 // str skips a string. Prompts are long strings, so quotes and backslashes are looked for as far as they
 // are away, and each of them once.
 func (s *scanner) str() error {
+	if s.skipLong() {
+		return nil
+	}
 	if s.checked {
 		return s.checkedString()
 	}
@@ -260,9 +271,7 @@ func (s *scanner) str() error {
 			return s.bad("a string does not end")
 		default:
 			s.at++
-			if s.found != nil && s.at-begin >= longString && len(*s.found) < mostLong {
-				*s.found = append(*s.found, s.raw[begin:s.at:s.at])
-			}
+			s.found.note(s.raw[begin:s.at])
 			return nil
 		}
 	}

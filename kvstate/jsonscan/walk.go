@@ -22,10 +22,10 @@ func Check(raw []byte) error {
 // formed from some place on, an error comes last.
 func CheckMembers(raw []byte) iter.Seq2[Member, error] { return members(scanner{raw: raw}) }
 
-// CheckKnownMembers is CheckMembers of a text of which the caller knows whether it is plain (Sum). The long strings
-// that it comes by are added to long.
-func CheckKnownMembers(raw []byte, plain bool, long *Long) iter.Seq2[Member, error] {
-	return members(scanner{raw: raw, plain: plain, found: long})
+// CheckKnownMembers is CheckMembers of a text of which the caller knows whether it is plain (Sum), and some long values
+// where it is a part of another one that was checked. Other long values that it comes by are added to found.
+func CheckKnownMembers(raw []byte, plain bool, known Long, found *Long) iter.Seq2[Member, error] {
+	return members(scanner{raw: raw, plain: plain, long: known, found: found})
 }
 
 // Members is CheckMembers for a text that was checked, or a part of one.

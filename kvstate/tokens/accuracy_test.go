@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -182,8 +183,8 @@ func measure(t *testing.T, w talks, cfg Config, change func(*engine.Config)) (to
 		if cfg.Mode != Approximate {
 			predicted = holdingsOf(sim.Engine).match(known.IDs, simBlock)
 		}
-		a, raw := sim.complete(t, p)
-		if ids, ok := AnswerIDs(membersOf(raw)); ok {
+		a, _ := sim.complete(t, p)
+		if ids := slices.Concat(a.PromptIDs, a.Choices[0].PromptIDs); len(ids) > 0 {
 			s.Learn(p, ids)
 		}
 		if known.Later != nil { // the next turn comes seconds later, when the engine has long answered

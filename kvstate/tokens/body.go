@@ -372,11 +372,11 @@ func (p *Prompt) promptIDs() (ids []uint32, ok bool) {
 		}
 		return lists[0], len(lists[0]) > 0
 	}
-	return parseIDs(prompt)
+	return ParseIDs(prompt)
 }
 
-// parseIDs reads an array of token ids.
-func parseIDs(raw []byte) (ids []uint32, ok bool) {
+// ParseIDs reads a JSON list of token ids, which was checked: false where it has none, or has others.
+func ParseIDs(raw []byte) (ids []uint32, ok bool) {
 	ids = make([]uint32, 0, len(raw)/5)
 	for element, err := range jsonscan.Elements(raw) {
 		if err != nil {

@@ -223,24 +223,14 @@ func TestRead_RefusesWhatHasNoOneText(t *testing.T) {
 	}
 }
 
-// membersOf gives the members of an object.
-func membersOf(object []byte) func(string) []byte {
-	return func(key string) []byte { return memberOf(object, key) }
-}
-
-func TestAnswerIDs_OfEachShape(t *testing.T) {
-	for answer, want := range map[string][]uint32{
-		`{"id":"x","prompt_token_ids":[1,2, 3],"choices":[]}`:                                                              {1, 2, 3},
-		`{"choices":[{"index":0,"prompt_token_ids":[7]},{"prompt_token_ids":[8]}]}`:                                        {7},
-		`{"prompt_token_ids":null,"choices":[{"text":"a","prompt_token_ids":[128009]}]}`:                                   {128009},
-		`{"object":"response","input_messages":[{"message":"Hi","tokens":[4,5],"type":"raw_message_tokens"}],"output":[]}`: {4, 5},
-		`{"object":"response","input_messages":[{"role":"user","content":"Hi"}],"output":[]}`:                              nil,
-		`{"prompt_token_ids":[]}`: nil, `{"prompt_token_ids":[-1]}`: nil, `{"prompt_token_ids":[1.5]}`: nil, `{"prompt_token_ids":["1"]}`: nil,
-		`{"prompt_token_ids":[99999999999999999999]}`: nil, `{"choices":[]}`: nil, `{}`: nil, ``: nil, `{"prompt_token_ids":[1,2`: nil,
+func TestParseIDs(t *testing.T) {
+	for list, want := range map[string][]uint32{
+		`[1,2, 3]`: {1, 2, 3}, `[128009]`: {128009}, `[0]`: {0},
+		`[]`: nil, `[-1]`: nil, `[1.5]`: nil, `["1"]`: nil, `[99999999999999999999]`: nil, `[[1]]`: nil, `null`: nil, `{}`: nil, ``: nil, `[1,2`: nil,
 	} {
-		got, ok := AnswerIDs(membersOf([]byte(answer)))
+		got, ok := ParseIDs([]byte(list))
 		if ok != (want != nil) || ok && !slices.Equal(got, want) {
-			t.Errorf("%s: %v %v, want %v", answer, got, ok, want)
+			t.Errorf("%s: %v %v, want %v", list, got, ok, want)
 		}
 	}
 }
@@ -267,7 +257,7 @@ func FuzzRead_NeverPanicsAndAgreesWithJSON(f *testing.F) {
 				text.free()
 			}
 		}
-		AnswerIDs(membersOf(raw))
+		ParseIDs(raw)
 		(&question{render: true}).read(raw, false)
 		if jsonscan.Check(raw) != nil {
 			return

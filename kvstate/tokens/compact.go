@@ -78,3 +78,23 @@ func skipMember(value []byte, at int, dst []byte) (next int, kept []byte) {
 	}
 	return end, bytes.TrimSuffix(dst, []byte(","))
 }
+
+// firstOf is the first element of an array, nil where there is none.
+func firstOf(array []byte) []byte {
+	for element, err := range jsonscan.Elements(array) {
+		if err == nil {
+			return element
+		}
+	}
+	return nil
+}
+
+// memberOf is the value of an object's member, nil where there is none.
+func memberOf(object []byte, key string) (value []byte) {
+	for m, err := range jsonscan.Members(object) {
+		if err == nil && string(m.Key) == key {
+			value = m.Value
+		}
+	}
+	return value
+}

@@ -12,7 +12,6 @@
 // template.go (the text) -> encode.go, bpe.go (its tokens).
 //
 // Token ids that an engine was asked for on the gateway's own account (prompt_token_ids,
-// token_ids) must never reach a client that did not ask for them. This package reads
-// them out of an answer (AnswerIDs); taking them out of what is relayed is the relay's
-// business.
+// token_ids) must never reach a client that did not ask for them. Taking them out of what is
+// relayed is the relay's business.
 package tokens

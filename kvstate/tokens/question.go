@@ -197,7 +197,7 @@ func (q *question) read(answer []byte, hasMedia bool) (t Tokens, ok bool) {
 			features = m.Value
 		}
 	}
-	if t.IDs, ok = parseIDs(ids); !ok {
+	if t.IDs, ok = ParseIDs(ids); !ok {
 		return Tokens{}, false
 	}
 	t.Certain, t.Complete = len(t.IDs), true

@@ -98,9 +98,11 @@ type chatAnswer struct {
 		Message struct {
 			Content string `json:"content"`
 		} `json:"message"`
-		Text string `json:"text"` // of a completion
+		Text      string   `json:"text"` // of a completion
+		PromptIDs []uint32 `json:"prompt_token_ids"`
 	} `json:"choices"`
-	Usage struct {
+	PromptIDs []uint32 `json:"prompt_token_ids"`
+	Usage     struct {
 		PromptTokens int `json:"prompt_tokens"`
 		Details      struct {
 			Cached int `json:"cached_tokens"`

@@ -57,6 +57,33 @@ func (a Answer) IsOfPrefill() bool {
 // Usage returns what the engine reports, false if it reports nothing.
 func (a Answer) Usage() (Usage, bool) { return a.dialect.usageOf(a.usage) }
 
+// PromptIDs is the token ids of the prompt, a JSON list, in an answer to a request that asks for them: with
+// return_token_ids at the top, or in the first choice; of /v1/responses, with enable_response_messages, in the first of
+// its input_messages, which is all of the prompt (vLLM 0.32 entrypoints/openai/responses/context.py,
+// SimpleContext.append_output; gpt-oss models have messages without tokens there). nil: there are none, as with engines
+// that do not know the field.
+func (a Answer) PromptIDs() Value {
+	list := a.Get("prompt_token_ids")
+	if !list.IsArray() {
+		list = a.first("choices").memberOf(a.body.long, "prompt_token_ids")
+	}
+	if !list.IsArray() {
+		list = a.first("input_messages").memberOf(a.body.long, "tokens")
+	}
+	if !list.IsArray() || list.IsEmptyArray() {
+		return nil
+	}
+	return list
+}
+
+// first is the first element of a list.
+func (a Answer) first(list string) Value {
+	for element := range a.Get(list).ElementsOf(a.body.long) {
+		return element
+	}
+	return nil
+}
+
 // RawUsage is the usage object, empty if there is none.
 func (a Answer) RawUsage() string { return a.usage.Raw }
 

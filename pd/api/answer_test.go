@@ -75,3 +75,24 @@ func FuzzAnswer(f *testing.F) {
 		}
 	})
 }
+
+func TestAnswer_PromptIDsOfEachShape(t *testing.T) {
+	many := "[" + strings.Repeat("128009,", 5000) + "1]"
+	for answer, want := range map[string]string{
+		`{"id":"x","prompt_token_ids":[1,2, 3],"choices":[]}`:                                                              "[1,2, 3]",
+		`{"choices":[{"index":0,"prompt_token_ids":[7]},{"prompt_token_ids":[8]}]}`:                                        "[7]",
+		`{"prompt_token_ids":null,"choices":[{"text":"a","prompt_token_ids":[128009]}]}`:                                   "[128009]",
+		`{"choices":[{"text":"a","prompt_token_ids":` + many + `}]}`:                                                       many,
+		`{"object":"response","input_messages":[{"message":"Hi","tokens":[4,5],"type":"raw_message_tokens"}],"output":[]}`: "[4,5]",
+		`{"object":"response","input_messages":[{"role":"user","content":"Hi"}],"output":[]}`:                              "",
+		`{"prompt_token_ids":[]}`: "", `{"prompt_token_ids":"1"}`: "", `{"choices":[]}`: "", `{"choices":{}}`: "", `{"choices":[1]}`: "", `{}`: "", `[]`: "",
+	} {
+		a, err := Chat.ReadAnswer([]byte(answer))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(a.PromptIDs()); got != want {
+			t.Errorf("%s: %s, want %s", answer, got, want)
+		}
+	}
+}

@@ -32,7 +32,7 @@ var ErrNotObject = errors.New("the body must be a JSON object")
 type Body struct {
 	source []byte        // as parsed; nil for a body that was made of nothing
 	sum    uint64        // of source, see Sum; 0: it was not made
-	long   jsonscan.Long // strings of source
+	long   jsonscan.Long // values of source
 	edited bool
 	fields []field
 }
@@ -88,7 +88,7 @@ func ParseBody(raw []byte) (Body, error) {
 	if !plain && !isUTF8(raw) {
 		return Body{}, errors.New("the body is not valid UTF-8")
 	}
-	b, err := parseObject(raw, plain)
+	b, err := parseObject(raw, plain, nil)
 	b.sum = sum
 	return b, err
 }
@@ -155,8 +155,8 @@ func asciiLength(text []byte) int {
 	return at
 }
 
-// parseObject is ParseBody of what is known to be UTF-8, and plain or not.
-func parseObject(raw []byte, plain bool) (Body, error) {
+// parseObject is ParseBody of what is known to be UTF-8, and plain or not, and of which long values may be known.
+func parseObject(raw []byte, plain bool, known Long) (Body, error) {
 	first := jsonscan.SkipSpace(raw, 0)
 	if first >= len(raw) {
 		return Body{}, errors.New("the body is empty")
@@ -173,7 +173,7 @@ func parseObject(raw []byte, plain bool) (Body, error) {
 	}
 	var room [usualFields]field
 	fields := room[:0]
-	for m, err := range jsonscan.CheckKnownMembers(raw, plain, long) {
+	for m, err := range jsonscan.CheckKnownMembers(raw, plain, known, long) {
 		if err != nil {
 			return Body{}, err
 		}
@@ -291,10 +291,11 @@ func (b Body) Source() []byte {
 	return b.source
 }
 
-// Long are the long strings of the bytes that the body was parsed from.
+// Long are the long values of the bytes that the body was parsed from.
 func (b Body) Long() Long { return b.long }
 
-// Long are long strings of a body, of which those need not look for the ends who walk its values again.
+// Long are long strings and lists of numbers of a body, of which those need not look for the ends who walk its values
+// again.
 type Long = jsonscan.Long
 
 // Len is the length of the body as it stands, in bytes.

@@ -27,13 +27,13 @@ type FirstToken struct {
 	prompt, ids     Value // of the prompt and of the answer, as JSON lists
 }
 
-// ReadFirstToken reads the whole answer of a prefill leg. The prompt's ids are as long as the prompt: they are passed
-// over no more than where a choice has them.
+// ReadFirstToken reads the whole answer of a prefill leg.
 func ReadFirstToken(answer Answer) FirstToken {
-	first := FirstToken{Answer: answer}
-	choices, _ := answer.Get("choices").Array()
-	if first.Choices = len(choices); first.Choices > 0 {
-		first.choice, _ = choices[0].Object()
+	first, long := FirstToken{Answer: answer}, answer.body.long
+	for choice := range answer.Get("choices").ElementsOf(long) {
+		if first.Choices++; first.Choices == 1 {
+			first.choice, _ = choice.objectOf(long)
+		}
 	}
 	first.message, _ = first.choice.Get("message").Object()
 	text, _ := first.choice.Get("text").String()
@@ -44,10 +44,7 @@ func ReadFirstToken(answer Answer) FirstToken {
 		first.NotText = first.NotText || first.message.Get(reasoning).SaysSomething()
 	}
 	first.Finish, _ = first.choice.Get("finish_reason").String()
-	if first.prompt = answer.Get("prompt_token_ids"); !first.prompt.IsArray() {
-		first.prompt = first.choice.Get("prompt_token_ids")
-	}
-	first.ids = first.choice.Get("token_ids")
+	first.prompt, first.ids = answer.PromptIDs(), first.choice.Get("token_ids")
 	_, first.Prompt = IDList(first.prompt)
 	_, first.IDs = IDList(first.ids)
 	return first

@@ -81,11 +81,14 @@ func (v Value) Bool() (value, ok bool) {
 }
 
 // Object returns the value as a body of its own.
-func (v Value) Object() (Body, bool) {
+func (v Value) Object() (Body, bool) { return v.objectOf(nil) }
+
+// objectOf is Object of a value in a body of which the long values are known.
+func (v Value) objectOf(long Long) (Body, bool) {
 	if !v.IsObject() {
 		return Body{}, false
 	}
-	b, err := parseObject(v, false)
+	b, err := parseObject(v, false, long)
 	return b, err == nil
 }
 
@@ -96,7 +99,7 @@ func (v Value) IsObject() bool { return len(v) > 0 && v[0] == '{' }
 // parsed, which is not checked again. A key that appears twice comes twice.
 func (v Value) Members() iter.Seq2[string, Value] { return v.MembersOf(nil) }
 
-// MembersOf is Members of a value in a body of which the long strings are known (Body.Long).
+// MembersOf is Members of a value in a body of which the long values are known (Body.Long).
 func (v Value) MembersOf(long Long) iter.Seq2[string, Value] {
 	return func(yield func(string, Value) bool) {
 		for m, err := range long.Members(v) {
@@ -113,8 +116,11 @@ func (v Value) MembersOf(long Long) iter.Seq2[string, Value] {
 
 // Member is the value of an object's first member with a key that has no escapes, nil where there is none: of
 // a value that was checked.
-func (v Value) Member(key string) Value {
-	for m, err := range jsonscan.Members(v) {
+func (v Value) Member(key string) Value { return v.memberOf(nil, key) }
+
+// memberOf is Member of a value in a body of which the long values are known.
+func (v Value) memberOf(long Long, key string) Value {
+	for m, err := range long.Members(v) {
 		if err == nil && string(m.Key) == key {
 			return m.Value
 		}
@@ -152,7 +158,7 @@ func (v Value) Array() (elements []Value, ok bool) {
 // bytes.
 func (v Value) Elements() iter.Seq[Value] { return v.ElementsOf(nil) }
 
-// ElementsOf is Elements of a value in a body of which the long strings are known (Body.Long).
+// ElementsOf is Elements of a value in a body of which the long values are known (Body.Long).
 func (v Value) ElementsOf(long Long) iter.Seq[Value] {
 	return func(yield func(Value) bool) {
 		if v.IsArray() {

@@ -65,7 +65,7 @@ func nixlDecode(t *Transfer, answer api.Answer) decodeLeg {
 	}
 	var ids []byte
 	if t.sharesIDs {
-		ids = promptIDs(answer)
+		ids = answer.PromptIDs()
 	}
 	switch {
 	case ids == nil:

@@ -73,18 +73,3 @@ func hasMediaPart(content api.Value) bool {
 	}
 	return false
 }
-
-// promptIDs returns the prompt's token ids in prefill's answer, as a JSON list that is a part of it; nil
-// without.
-func promptIDs(answer api.Answer) []byte {
-	if ids := answer.Get("prompt_token_ids"); ids.IsArray() && !ids.IsEmptyArray() {
-		return ids
-	}
-	for choice := range answer.Get("choices").Elements() {
-		if ids := choice.Member("prompt_token_ids"); ids.IsArray() && !ids.IsEmptyArray() {
-			return ids
-		}
-		break
-	}
-	return nil
-}
