@@ -399,6 +399,10 @@ func (b Body) Get(key string) Value {
 	return nil
 }
 
+func (b Body) has(key string) bool {
+	return slices.ContainsFunc(b.fields, func(f field) bool { return f.key == key })
+}
+
 // at is Get of a place: keys with dots between them.
 func (b Body) at(place string) Value {
 	key, rest, deeper := strings.Cut(place, ".")
@@ -444,7 +448,7 @@ func Remove(key string) Edit { return Edit{Key: key} }
 func (b Body) With(edits ...Edit) Body {
 	room, changes := len(b.fields), false
 	for i := range edits {
-		was := b.Get(edits[i].Key) != nil
+		was := b.has(edits[i].Key)
 		changes = changes || was || edits[i].Value != nil
 		if !was && edits[i].Value != nil {
 			room++
@@ -465,7 +469,7 @@ func (b Body) With(edits ...Edit) Body {
 		}
 	}
 	for i, e := range edits {
-		if e.Value == nil || b.Get(e.Key) != nil {
+		if e.Value == nil || b.has(e.Key) {
 			continue
 		}
 		if _, later := lastEdit(edits[i+1:], e.Key); later {
