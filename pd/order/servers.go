@@ -387,13 +387,13 @@ func (s *Servers) mostKVRoom() int {
 }
 
 // kvRoom is the most room of any decode server, -1 where there is none, and that of all together. An empty one has room
-// for anything, and so has each where there is no gate.
+// for anything, and so has each where there is no gate, and one that does not say.
 func (s *Servers) kvRoom() (most, all int) {
 	most = -1
 	for d := range s.Decode {
 		switch state := &s.Decode[d]; {
 		case state.Excluded:
-		case state.Running == 0 || !s.Gate:
+		case state.Running == 0 || !s.Gate || state.KVRoom == math.MaxInt: // the last one does not say
 			return math.MaxInt, math.MaxInt
 		default:
 			most, all = max(most, state.KVRoom), all+max(0, state.KVRoom)

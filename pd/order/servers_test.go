@@ -42,3 +42,11 @@ func TestServers_CompareSteps(t *testing.T) {
 		}
 	}
 }
+
+// Where servers do not say how much KV they have, there is room for any request: so much on each is not more than a number holds.
+func TestServers_KVRoomOfServersThatDoNotSay(t *testing.T) {
+	s := &Servers{Gate: true, Decode: []DecodeState{{KVRoom: math.MaxInt, Running: 1}, {KVRoom: math.MaxInt, Running: 1}, {KVRoom: 7, Running: 1}}}
+	if most, all := s.kvRoom(); most != math.MaxInt || all != math.MaxInt {
+		t.Errorf("room for %d tokens at most, for %d in all", most, all)
+	}
+}
