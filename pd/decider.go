@@ -549,7 +549,7 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 		q.d.ch.recordBinding(w.request, &seen, b, now)
 	}
 	if w.request.begun == nil {
-		q.d.waitMargin.Observe(w.predictedWait, now.Sub(w.entered)+chosen.Terms.Queue, waitShare)
+		q.d.waitMargin.Observe(max(w.predictedWait, q.order.Overtaken(&w.ticket)), now.Sub(w.entered)+chosen.Terms.Queue, waitShare)
 	}
 	if len(q.waiting) == 1 { // no other
 		return true

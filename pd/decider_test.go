@@ -23,6 +23,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
+	"github.com/tandem-gateway/tandem/pools/load"
 	"github.com/tandem-gateway/tandem/pools/share"
 )
 
@@ -377,7 +378,7 @@ func TestDecider_WhoGivesWayMakesPromisesLonger(t *testing.T) {
 	d.decide(time.Now())
 	before := d.waitMargin.Bound(time.Second)
 	high := f.waits(d, prompt, testModel)
-	high.request.prefix, high.request.req.PromptTokens = nil, 1<<20 // a prefill of a minute at least
+	high.request.prefix, high.request.req.PromptTokens = nil, 900_000 // a prefill of a minute at least, and there is KV room for it
 	d.decide(time.Now())
 	select {
 	case g := <-low.done:
@@ -389,6 +390,47 @@ func TestDecider_WhoGivesWayMakesPromisesLonger(t *testing.T) {
 	}
 	if after := d.waitMargin.Bound(time.Second); after <= before {
 		t.Errorf("a wait of a second was reckoned with as %v, and then as %v", before, after)
+	}
+}
+
+// Smaller requests take the KV room that one waits for, until it is overdue: such a wait is as promised, and makes no
+// promise longer, unless a deadline comes before.
+func TestDecider_WhoIsOvertakenMakesPromisesNoLonger(t *testing.T) {
+	for _, c := range []struct {
+		waited, deadline time.Duration
+		longer           bool
+	}{{waited: 15 * time.Second}, {15 * time.Second, time.Hour, false}, {15 * time.Second, 18 * time.Second, true}, {waited: 10 * time.Minute, longer: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			prompt := testPrompt(14_000)
+			f := newTestFleet(t, 1, prompt)
+			f.await(t, f.up)
+			decode := f.Fleet.Servers()[1]
+			report := func(running, used float64) {
+				known := func(x float64) load.Gauge { return load.Gauge{Value: x, Known: true} }
+				decode.ReportLoad(load.Load{Engine: "vllm", Running: known(running), Waiting: known(0), KVUsed: known(used), KVTokens: known(20_000), At: time.Now()})
+			}
+			d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Hour, f.Log)
+			report(5, 0.9)
+			w := f.waits(d, prompt, testModel)
+			if c.deadline > 0 {
+				w.request.req.Deadline = time.Now().Add(c.deadline)
+			}
+			d.decide(time.Now())
+			if len(w.done) != 0 {
+				t.Fatal("it goes without KV room")
+			}
+			before := d.waitMargin.Bound(time.Second)
+			time.Sleep(c.waited)
+			report(0, 0)
+			d.decide(time.Now())
+			if len(w.done) != 1 {
+				t.Fatal("it waits on with KV room")
+			}
+			(<-w.done).b.release()
+			if after := d.waitMargin.Bound(time.Second); (after > before) != c.longer {
+				t.Errorf("it waited %v, with a deadline in %v: a wait of a second is reckoned with as %v and then %v", c.waited, c.deadline, before, after)
+			}
+		})
 	}
 }
 

@@ -46,24 +46,24 @@ func (f *Forecast) supportedWork(t *Ticket) float64 {
 func (o *Order) Admit(t *Ticket, s *Servers, f Forecast) (hold time.Duration, gaveWay []*Ticket, ok bool) {
 	o.Add(t, s.Links)
 	all := func(seconds float64, _ int) float64 { return seconds }
-	predicted, supported := newBacklog(s, o.rate.ratio(), all), newBacklog(s, o.rate.ratio(), f.supported)
-	inAll, before, behind := 0.0, 0.0, false // work of which is supported: before
+	predicted, supported := o.newBacklog(s, all), o.newBacklog(s, f.supported)
+	inAll, before, kv, behind := 0.0, 0.0, 0, false // work of which is supported: before
 	newcomer, own, firstLatest := newcomer{Ticket: t}, f.supportedWork(t), time.Duration(math.MaxInt64)
 	for q, w := range o.served {
 		work := f.supportedWork(w)
 		firstLatest = min(firstLatest, w.latest())
 		switch {
 		case w == t:
-			hold, behind = predicted.startsIn(inAll), true
-			if s.Now+f.Margin(supported.startsIn(before)) > t.latest() {
+			hold, behind = predicted.startsIn(inAll, kv+t.kv), true
+			if s.Now+f.Margin(supported.startsIn(before, kv+t.kv)) > t.latest() {
 				o.Remove(t)
 				return hold, nil, false
 			}
-			if s.Now+supported.startsIn(o.mostWork()) <= o.firstLatest {
+			if s.Now+supported.startsIn(o.mostWork(), o.kv) <= o.firstLatest {
 				return hold, nil, true // nobody behind it is late
 			}
 			newcomer.work = q.work()
-		case behind && s.Now+supported.startsIn(before) > w.latest() && s.Now+supported.startsIn(before-own) <= w.latest():
+		case behind && s.Now+supported.startsIn(before, kv+w.kv) > w.latest() && s.Now+supported.startsIn(before-own, kv+w.kv-t.kv) <= w.latest():
 			if !newcomer.tryDisplace(w, q) {
 				o.Remove(t)
 				return hold, nil, false
@@ -73,6 +73,7 @@ func (o *Order) Admit(t *Ticket, s *Servers, f Forecast) (hold time.Duration, ga
 		}
 		inAll += w.leastWork
 		before += work
+		kv += w.kv
 	}
 	o.work, o.firstLatest = inAll, firstLatest
 	for _, w := range gaveWay {
@@ -223,15 +224,17 @@ func (s *Servers) LeastTTFT(t *Ticket) float64 {
 }
 
 // backlog is the work ahead of the servers that prefill, as basins of which the lowest
-// fills first: what waits goes where it can begin soonest.
+// fills first: what waits goes where it can begin soonest. And what decode has KV room for.
 type backlog struct {
 	pace    float64
 	ahead   []float64 // seconds by server, least first
 	filling []float64 // work, in seconds, with which all before a server have as much ahead as it
+	kvRoom  int       // tokens of KV that decode has room for
+	kvFreed float64   // and those that come free in a second; 0: there is room for all
 }
 
-func newBacklog(s *Servers, pace float64, supported func(seconds float64, works int) float64) *backlog {
-	b := &backlog{pace: pace, ahead: make([]float64, 0, len(s.Prefill)), filling: make([]float64, 0, len(s.Prefill))}
+func (o *Order) newBacklog(s *Servers, supported func(seconds float64, works int) float64) *backlog {
+	b := &backlog{pace: o.rate.ratio(), ahead: make([]float64, 0, len(s.Prefill)), filling: make([]float64, 0, len(s.Prefill))}
 	for seconds, works := range s.eachWorkAhead {
 		b.ahead = append(b.ahead, supported(seconds, works))
 	}
@@ -241,7 +244,24 @@ func newBacklog(s *Servers, pace float64, supported func(seconds float64, works 
 		b.filling = append(b.filling, float64(i)*ahead-sum)
 		sum += ahead
 	}
+	if supported(1, 1) > 0 { // of answers too something is known
+		_, b.kvRoom = s.kvRoom()
+		b.kvFreed = o.kvFreed(s)
+	}
 	return b
+}
+
+// kvFreed is the tokens of KV for which decode will have room in a second while all of it is in use. The answers that
+// run end once within the time of one, and take some of what that frees as they grow. They are taken to be as those
+// that wait.
+func (o *Order) kvFreed(s *Servers) (freed float64) {
+	kv, output := float64(o.kv), max(o.output, float64(o.size))
+	for d := range s.Decode {
+		if state := &s.Decode[d]; !state.Excluded && state.Step > 0 {
+			freed += float64(state.Used) / (state.Step * output / float64(o.size))
+		}
+	}
+	return freed * kv / (kv + output/2)
 }
 
 // eachWorkAhead yields the work ahead of each prefill server that may be chosen, in seconds and
@@ -263,13 +283,18 @@ func (s *Servers) eachWorkAhead(yield func(seconds float64, works int) bool) {
 	}
 }
 
-// startsIn is in how long the next begins after so many seconds of prefill that wait.
-func (b *backlog) startsIn(work float64) time.Duration {
-	if len(b.ahead) == 0 {
-		return 0 // nothing is known: all are out for the moment
+// startsIn is in how long the next begins after so many seconds of prefill that wait, where those that do and it need
+// so much KV: it waits for both at once.
+func (b *backlog) startsIn(work float64, kv int) time.Duration {
+	seconds := 0.0
+	if len(b.ahead) > 0 { // else nothing is known: all are out for the moment
+		work /= b.pace
+		k := max(1, sort.SearchFloat64s(b.filling, work)) // that many are filled
+		level := (work - b.filling[k-1]) / float64(k)
+		seconds = b.ahead[k-1] + level
 	}
-	work /= b.pace
-	k := max(1, sort.SearchFloat64s(b.filling, work)) // that many are filled
-	level := (work - b.filling[k-1]) / float64(k)
-	return time.Duration((b.ahead[k-1] + level) * float64(time.Second))
+	if kv > b.kvRoom && b.kvFreed > 0 {
+		seconds = max(seconds, float64(kv-b.kvRoom)/b.kvFreed)
+	}
+	return time.Duration(seconds * float64(time.Second))
 }

@@ -50,3 +50,28 @@ func TestAdmit_RefusesByWhatIsSupportedAlone(t *testing.T) {
 		}
 	}
 }
+
+// While all that wait do so for KV room, prefill servers idle whatever they could do: that says nothing of how fast they serve.
+func TestOrder_AWaitForKVRoomSaysNothingOfPrefill(t *testing.T) {
+	for name, c := range map[string]struct {
+		room   int
+		slower bool
+	}{"for KV room": {10, false}, "for prefill": {1000, true}} {
+		s := fleetOf(1, 1)
+		s.Gate = true
+		s.Prefill[0].Ahead = 1
+		s.Decode[0] = DecodeState{Step: 0.02, Ahead: 1, Used: 9000, KVRoom: c.room, Running: 9}
+		o, ticket := New(DefaultConfig()), &Ticket{Tokens: 1000}
+		ticket.price(s, 1)
+		o.Add(ticket, s.Links)
+		for range 2 {
+			if _, ok := o.Next(s); ok {
+				t.Fatalf("%s: it goes", name)
+			}
+			s.Now += 10 * time.Second
+		}
+		if slower := o.rate.ratio() < 1; slower != c.slower {
+			t.Errorf("it waits %s: prefills are served at %g of their rate", name, o.rate.ratio())
+		}
+	}
+}

@@ -21,6 +21,8 @@ type Order struct {
 	queues        tenantQueues
 	size          int
 	work          float64       // seconds of prefill that wait, as Ticket.leastWork, but for rounding
+	kv            int           // tokens of KV that those that wait need on decode: of Ticket.kv
+	output        float64       // tokens of answers that those that wait are expected to have
 	firstLatest   time.Duration // none that waits has an earlier Ticket.Latest
 	begun         []*Ticket     // of those that wait: Ticket.Begun
 	overdueCredit float64       // overdue requests that may go
@@ -46,6 +48,7 @@ type Order struct {
 	moved            []*Ticket   // scratch of Next: the requests that have become late
 	least            float64     // scratch of Next: the rank of the best so far
 	lackingKVRoom    *Ticket     // scratch of Next: one of the class looked at that decode has no room for
+	waitsForPrefill  bool        // scratch of Next: decode has room for one that waits
 	mostKVRoom       int         // scratch of Next: the most that any decode server has
 	fastestDecode    DecodeState // scratch of Next: no decode server is faster
 	decode           int         // scratch of Next: the best decode server of a free prefill server; -1: none was found
@@ -120,11 +123,12 @@ func (o *Order) Add(t *Ticket, links *LinkTable) {
 // enqueue lets a request wait that may have waited before.
 func (o *Order) enqueue(t *Ticket) {
 	if o.size == 0 {
-		o.work, o.firstLatest = 0, math.MaxInt64
+		o.work, o.output, o.firstLatest = 0, 0, math.MaxInt64
 	}
 	o.queues.add(t)
 	o.size++
 	o.work, o.firstLatest = o.work+t.leastWork, min(o.firstLatest, t.latest())
+	o.kv, o.output = o.kv+t.kv, o.output+t.output
 	if t.Begun {
 		o.begun = append(o.begun, t)
 	}
@@ -132,9 +136,9 @@ func (o *Order) enqueue(t *Ticket) {
 
 // Update puts a waiting request in its new place after its costs or the links have changed.
 func (o *Order) Update(t *Ticket, links *LinkTable) {
-	work := t.leastWork
+	work, kv, output := t.leastWork, t.kv, t.output
 	t.derive(links)
-	o.work += t.leastWork - work
+	o.work, o.kv, o.output = o.work+t.leastWork-work, o.kv+t.kv-kv, o.output+t.output-output
 	if rank := o.rank(t); rank != t.rank {
 		o.queues.move(t, rank)
 	}
@@ -146,7 +150,7 @@ func (o *Order) Remove(t *Ticket) bool {
 		return false
 	}
 	o.size--
-	o.work -= t.leastWork
+	o.work, o.kv, o.output = o.work-t.leastWork, o.kv-t.kv, o.output-t.output
 	if t.Begun {
 		o.begun = slices.DeleteFunc(o.begun, func(b *Ticket) bool { return b == t })
 	}

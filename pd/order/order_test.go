@@ -69,7 +69,7 @@ func playOrder(t *testing.T, d *datadriven.TestData) string {
 		case "prefill":
 			s.Prefill = append(s.Prefill, PrefillState{Self: -1, Ahead: l.values["ahead"], Excluded: l.values["unfit"] > 0})
 		case "decode":
-			s.Decode = append(s.Decode, DecodeState{Step: 0.02, Ahead: l.values["ahead"], KVRoom: int(l.values["room"]), Running: int(l.values["running"])})
+			s.Decode = append(s.Decode, DecodeState{Step: 0.02, Ahead: l.values["ahead"], KVRoom: int(l.values["room"]), Used: int(l.values["used"]), Running: int(l.values["running"])})
 		}
 	}
 	s.Links = NewLinkTable(len(s.Prefill), len(s.Decode))
@@ -121,7 +121,7 @@ func ticketOf(values map[string]float64, s *Servers) *Ticket {
 		objective = Throughput
 	}
 	t := &Ticket{
-		Weights: objective.Weights(), ID: int64(values["id"]), Arrived: virtual(values["at"]), Latest: virtual(values["latest"]), Tokens: int(values["tokens"]),
+		Weights: objective.Weights(), ID: int64(values["id"]), Arrived: virtual(values["at"]), Latest: virtual(values["latest"]), Tokens: int(values["tokens"]), Output: values["output"],
 		Class: int(values["class"]), Tenant: strconv.Itoa(int(values["tenant"])), TTFT: values["ttft"],
 	}
 	for p := range s.Prefill {

@@ -6,8 +6,8 @@ import (
 )
 
 // serviceRate is how fast waiting requests are served, as a share of what their servers would do by
-// prediction: below 1 where decode has no room for them, or predictions are too short. It
-// is measured while requests wait and none may go, so that a lull says nothing.
+// prediction: below 1 where predictions are too short. It is measured while requests wait that
+// decode has KV room for and none may go, so that neither a lull nor a want of room says anything.
 type serviceRate struct {
 	work, time float64       // seconds of prefill that went, and of servers meanwhile; both fade
 	went       float64       // seconds of prefill that went since the last sample

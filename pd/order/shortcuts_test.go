@@ -197,12 +197,13 @@ func (c *crowd) price(rng *rand.Rand, t *Ticket) {
 	}
 }
 
-// work is the seconds of prefill that wait.
-func (c *crowd) work() (seconds float64) {
+// work is the seconds of prefill that wait, and the tokens of KV that they need.
+func (c *crowd) work() (seconds float64, kv int) {
 	for _, t := range c.o.All(nil) {
 		seconds += t.leastWork
+		kv += t.kv
 	}
-	return seconds
+	return seconds, kv
 }
 
 // copied is the same crowd in memory of its own.
@@ -250,8 +251,8 @@ func TestAdmit_LooksBehindTheNewcomerWhereSomeoneCouldBeLate(t *testing.T) {
 			if ok != want || in != wantIn || !slices.EqualFunc(gone, wantGone, func(a, b *Ticket) bool { return a.ID == b.ID }) {
 				t.Fatalf("seed %d: let in %v in %v, sent away %d; a look at all: %v in %v, %d", seed, ok, in, len(gone), want, wantIn, len(wantGone))
 			}
-			if sum := c.work(); math.Abs(sum-c.o.work) > rounding {
-				t.Fatalf("seed %d: %g s of prefill wait, kept is %g", seed, sum, c.o.work)
+			if sum, kv := c.work(); math.Abs(sum-c.o.work) > rounding || kv != c.o.kv {
+				t.Fatalf("seed %d: %g s of prefill and %d tokens wait, kept are %g and %d", seed, sum, kv, c.o.work, c.o.kv)
 			}
 			if displaced += len(gone); !ok {
 				refused++

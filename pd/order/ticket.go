@@ -51,10 +51,14 @@ type Ticket struct {
 	isCounted   bool // in Order: PrefillState.Awaiting of countedFor counts it
 	leaves      bool // in Order: its pair is free, and another that it awaits would cost it less
 
+	lackedKVRoom bool // in Order: decode had no room for it at some look
+
 	rank                float64       // in Order: lower goes first
 	declined            float64       // in Order: seconds for which it left a free prefill server and waited for a busy one
 	leastPrefill        float64       // of Prefill, or of Aggregated where it has no prefill server
 	leastWork           float64       // of it, what it takes from a server that has others to compute with it
+	kv                  int           // of Tokens, what decode has not kept room for yet
+	output              float64       // Output when it was priced
 	leastReference      float64       // of Reference, the least where it may go
 	leastBatch          float64       // and of what that takes from a server on which others wait
 	leastTTFT           float64       // seconds to its first token if all servers were free
@@ -234,7 +238,10 @@ func (t *Ticket) derive(links *LinkTable) {
 	if math.IsInf(t.leastPrefill, 1) {
 		t.leastPrefill = t.leastAggregated
 	}
-	t.leastWork = t.Batched(t.leastPrefill)
+	t.leastWork, t.kv, t.output = t.Batched(t.leastPrefill), t.Tokens, t.Output
+	if t.Begun {
+		t.kv = 0
+	}
 	t.leastTTFT = min(t.leastTTFT, t.leastAggregated)
 }
 

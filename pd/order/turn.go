@@ -52,7 +52,7 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 	oldest := o.scanWaiting(s.Now)
 	o.least = math.Inf(1)
 	if !o.mayAnyGo(s) {
-		o.rate.sample(s)
+		o.sampleRate(s)
 		return Turn{}, false
 	}
 	turn, ok := o.overdue(oldest.overdue, may)
@@ -64,7 +64,7 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 		turn, ok = o.shortestFirst(may, s)
 	}
 	if !ok {
-		o.rate.sample(s)
+		o.sampleRate(s)
 		return Turn{}, false
 	}
 	o.rate.went += turn.Ticket.leastWork
@@ -75,6 +75,15 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 	turn.longGaps = turn.Ticket.longGapsOn(turn.Pair, s)
 	o.recordTurn(&turn)
 	return turn, true
+}
+
+// sampleRate samples the rate of prefill, unless all that wait do so for KV room.
+func (o *Order) sampleRate(s *Servers) {
+	if o.waitsForPrefill {
+		o.rate.sample(s)
+	} else {
+		o.rate.reset()
+	}
 }
 
 // Serve is Next for a caller that says by itself whether a request may go now, and to
@@ -189,6 +198,7 @@ func (o *Order) countWaiting(s *Servers) {
 	for _, q := range o.queues.sorted {
 		for _, t := range q.waiting {
 			t.countedFor, t.isCounted = Aggregated, false
+			t.lackedKVRoom = t.lackedKVRoom || t.exceeds(o.mostKVRoom)
 			if t.exceeds(min(room, o.mostKVRoom)) {
 				continue
 			}
@@ -202,6 +212,7 @@ func (o *Order) countWaiting(s *Servers) {
 			}
 		}
 	}
+	o.waitsForPrefill = waiting > 0
 	o.waitingPerServer = float64(max(0, waiting-1)) / float64(max(1, len(s.Prefill)))
 }
 
@@ -351,6 +362,17 @@ func (o *Order) overdueLimits() overdueLimits {
 
 // of is the wait in seconds after which a request has waited too long.
 func (l *overdueLimits) of(t *Ticket) float64 { return min(l.after+l.factor*t.leastPrefill, l.most) }
+
+// Overtaken is how long smaller requests that come later may keep one waiting that decode had no KV room for: they
+// take the room as it comes, until it is overdue. 0: they may not, since that would be after its Latest.
+func (o *Order) Overtaken(t *Ticket) time.Duration {
+	limits := o.overdueLimits()
+	longest := time.Duration(limits.of(t) * float64(time.Second))
+	if !t.lackedKVRoom || t.Arrived+longest > t.latest() {
+		return 0
+	}
+	return longest
+}
 
 // reserveKVRoom closes the decode server with the most room to all but a request that decode has no room
 // for, the oldest overdue one or one of a higher class: smaller ones would take it as it comes, for ever.
