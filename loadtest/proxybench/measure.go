@@ -45,11 +45,11 @@ var measures = []measure{
 	{"memory", []Value{{"memory", "open stream, 4 KB prompt", "KB", true, false, false}}, "memory", true, memoryOf(4 << 10)},
 	{"memory-long", []Value{{"memory-long", "open stream, 200 KB prompt", "KB", true, false, false}}, "memory-long", true, memoryOf(200 << 10)},
 	{"requests", []Value{{"requests-cpu", "request, saturated: CPU", "us", true, false, false}, {"requests-rate", "requests, saturated", "1/s", true, false, true}}, "requests-cpu", false, saturated},
-	{"latency", []Value{{"latency-p50", "at 500 requests/s: p50", "ms", false, true, false}, {"latency-p99", "p99", "ms", false, true, false}, {"latency-cpu", "CPU", "us", true, false, false}}, "latency-cpu", false, atRate},
+	{"latency", []Value{{"latency-p50", "at 500 requests/s: p50", "ms", false, true, false}, {"latency-p99", "at 500 requests/s: p99", "ms", false, true, false}, {"latency-cpu", "at 500 requests/s: CPU", "us", true, false, false}}, "latency-cpu", false, atRate},
 	{"events", []Value{{"events-cpu", "event, paced: CPU", "us", true, false, false}}, "events-cpu", false, paced},
 	{"blast", []Value{{"blast-cpu", "event, blast: CPU", "us", true, false, false}}, "blast-cpu", false, blast},
-	{"long", []Value{{"long-rate", "220 KB prompts, 150 at once", "1/s", true, false, true}, {"long-cpu", "CPU", "us", true, false, false}}, "long-cpu", false, longPrompts},
-	{"gone", []Value{{"gone-p50", "client gone to leg closed: p50", "ms", false, false, false}, {"gone-p99", "p99", "ms", false, false, false}}, "", false, gone},
+	{"long", []Value{{"long-rate", "220 KB prompts, 150 at once", "1/s", true, false, true}, {"long-cpu", "220 KB prompts: CPU", "us", true, false, false}}, "long-cpu", false, longPrompts},
+	{"gone", []Value{{"gone-p50", "client gone to leg closed: p50", "ms", false, false, false}, {"gone-p99", "client gone to leg closed: p99", "ms", false, false, false}}, "", false, gone},
 	{idleMeasure, []Value{{"idle-cores", "512 servers, idle", "cores", false, false, false}}, "", false, idle},
 }
 
