@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/tandem-gateway/tandem/autoscale/sizing"
@@ -63,10 +64,10 @@ func (p *plans) drop(model string) {
 	delete(p.Memories, model)
 }
 
-// models are those that were known when it was last decided, and which of these, and of
+// models are those that were known when it was last decided or had servers since, and which of these, and of
 // others, servers have, with their adapters: an adapter is served by its base model's
-// servers.
-func (s *Scaler) models(last plans) (names []string, served map[string][]string) {
+// servers. had are the adapters of those that had servers since.
+func (s *Scaler) models(last plans) (names []string, served, had map[string][]string) {
 	served = make(map[string][]string)
 	adapters := make(map[string][]string)
 	for _, m := range s.fleet.Models() {
@@ -80,14 +81,51 @@ func (s *Scaler) models(last plans) (names []string, served map[string][]string)
 		served[base] = adapters[base]
 	}
 	names = slices.AppendSeq(slices.Collect(maps.Keys(last.Models)), maps.Keys(served))
+	had = s.seen.all()
+	names = slices.AppendSeq(names, maps.Keys(had))
 	slices.Sort(names)
-	return slices.Compact(names), served
+	return slices.Compact(names), served, had
 }
 
-// knowsAll reports whether the last decision knew all models that have servers.
-func (s *Scaler) knowsAll() bool {
-	decided := s.current.Load().Models
-	return !slices.ContainsFunc(s.fleet.Models(), func(m pools.Model) bool { return m.Parent == "" && decided[m.ID] == nil })
+// sightings are models that had servers, with their adapters, which no decision knows yet: their servers may go before
+// the next one. It is not made sooner for that, since the servers that are up first would look like all there are.
+type sightings struct {
+	mu     sync.Mutex
+	models map[string][]string
+}
+
+// note adds the models of the fleet that a decision does not know.
+func (n *sightings) note(all []pools.Model, decided map[string]*Decision) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range all {
+		base := cmp.Or(m.Parent, m.ID)
+		if decided[base] != nil || n.models[base] == nil && len(n.models) == mostGone {
+			continue
+		}
+		if n.models == nil {
+			n.models = make(map[string][]string)
+		}
+		adapters := append(make([]string, 0, 1), n.models[base]...)
+		if m.Parent != "" && !slices.Contains(adapters, m.ID) {
+			adapters = append(adapters, m.ID)
+		}
+		n.models[base] = adapters
+	}
+}
+
+// forget drops those that a decision knows.
+func (n *sightings) forget(decided map[string]*Decision) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	maps.DeleteFunc(n.models, func(model string, _ []string) bool { return decided[model] != nil })
+}
+
+// all returns the models and their adapters.
+func (n *sightings) all() map[string][]string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return maps.Clone(n.models)
 }
 
 // Base is the model whose servers serve a model: itself, or of an adapter its base model;
@@ -97,8 +135,17 @@ func (s *Scaler) Base(model string) (base string, known bool) {
 	if p.Models[model] != nil {
 		return model, true
 	}
+	seen := s.seen.all()
+	if _, had := seen[model]; had {
+		return model, true
+	}
 	for _, base := range slices.Sorted(maps.Keys(p.Memories)) {
 		if slices.Contains(p.Memories[base].Present.Adapters, model) || s.fleet.Loads(base, model) {
+			return base, true
+		}
+	}
+	for _, base := range slices.Sorted(maps.Keys(seen)) {
+		if slices.Contains(seen[base], model) || s.fleet.Loads(base, model) {
 			return base, true
 		}
 	}
@@ -110,6 +157,9 @@ func (s *Scaler) Models() []string {
 	var all []string
 	for base, m := range s.current.Load().Memories {
 		all = append(append(all, base), m.Present.Adapters...)
+	}
+	for base, adapters := range s.seen.all() {
+		all = append(append(all, base), adapters...)
 	}
 	return all
 }

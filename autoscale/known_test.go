@@ -1,14 +1,20 @@
 package autoscale
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/tandem-gateway/tandem/autoscale/demand"
 	"github.com/tandem-gateway/tandem/autoscale/sizing"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // A model's servers go. If some were wanted it is taken out of service, and after a day
@@ -57,6 +63,66 @@ func TestScaler_ForgetsAModelThatIsGoneAndNoneAtZero(t *testing.T) {
 				t.Errorf("the meter remembers %d", n)
 			}
 		})
+	}
+}
+
+// Servers are found one after the other when a gateway starts. A model is known with the first ones, but what is
+// wanted is not decided by these: what is there is the first decision, and all others would be too many.
+func TestScaler_TheFirstServerOfAModelIsNotAllThereAre(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fleet := pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler))
+		defer fleet.Close()
+		var specs []pools.Spec
+		for i, role := range []pools.Role{pools.Prefill, pools.Decode, pools.Decode, pools.Decode} {
+			specs = append(specs, pools.Spec{URL: fmt.Sprintf("http://10.0.0.%d:1", i+1), Role: role, Connector: "nixl"})
+		}
+		cfg := testConfig()
+		cfg.Every = time.Minute
+		s := NewScaler(cfg, fleet, demand.NewMeter(time.Now), nil, slog.New(slog.DiscardHandler))
+		published := record(s)
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { s.Run(ctx) })
+		time.Sleep(cfg.Every / 2) // some signals are there before the servers
+		for i := range specs {
+			time.Sleep(time.Second)
+			if err := fleet.Apply(specs[:i+1]); err != nil {
+				t.Fatal(err)
+			}
+			server := fleet.Servers()[i]
+			server.ProbePassed(server.Health(), []pools.Model{{ID: model}, {ID: "ada", Parent: model}}, time.Now())
+			synctest.Wait()
+			base, known := s.Base("ada")
+			if decided := len(s.current.Load().Models); !knows(s) || !known || base != model || decided != 0 || !slices.Contains(s.Models(), "ada") {
+				t.Errorf("with %d servers: known %v, its adapter %v, decided %d", i+1, knows(s), known, decided)
+			}
+		}
+		time.Sleep(cfg.Every)
+		stop()
+		running.Wait()
+		if got := published["decode"].Servers; got != 3 || len(s.seen.all()) != 0 {
+			t.Errorf("%d decode servers are wanted where 3 are, left %v", got, s.seen.all())
+		}
+	})
+}
+
+// Servers that go before the first decision leave a model that is known, with its adapters.
+func TestScaler_KnowsAModelWhoseServersWentBeforeTheFirstDecision(t *testing.T) {
+	s := NewScaler(testConfig(), pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler)), demand.NewMeter(time.Now), nil, slog.New(slog.DiscardHandler))
+	s.seen.note([]pools.Model{{ID: model}, {ID: "ada", Parent: model}}, nil)
+	for range 2 {
+		if base, known := s.Base("ada"); !knows(s) || !known || base != model {
+			t.Errorf("known %v, its adapter %v of %q", knows(s), known, base)
+		}
+		if err := s.step(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 2 * mostGone {
+		s.seen.note([]pools.Model{{ID: fmt.Sprint(i)}}, nil)
+	}
+	if n := len(s.seen.all()); n != mostGone {
+		t.Errorf("%d are noted", n)
 	}
 }
 

@@ -92,6 +92,7 @@ type Scaler struct {
 	Allocate mix.Allocator
 
 	current atomic.Pointer[plans]
+	seen    sightings
 	planNow chan struct{} // to decide
 	decided chan struct{} // that another replica decided
 }
@@ -146,9 +147,7 @@ func (s *Scaler) Run(ctx context.Context) {
 			case <-s.decided:
 				next = s.follow
 			case <-changed:
-				if !s.knowsAll() { // its requests would be refused if its servers went
-					next = s.planAtOnce
-				}
+				s.seen.note(s.fleet.Models(), s.current.Load().Models)
 			}
 		}
 	}
@@ -248,6 +247,7 @@ func (s *Scaler) adopt(p plans) {
 		return
 	}
 	s.current.Store(&p)
+	s.seen.forget(p.Models)
 	var all []Wanted
 	var draining []DrainingUnit
 	for model, d := range p.Models {
@@ -292,7 +292,7 @@ func (s *Scaler) decide(last plans, readings []demand.Reading) plans {
 		elapsed = max(0, now.Sub(last.At))
 	}
 	servers, savings := s.fleet.Servers(), demand.SumSavings(readings)
-	names, served := s.models(last)
+	names, served, had := s.models(last)
 	for _, model := range names {
 		m := last.Memories[model]
 		if m == nil {
@@ -306,6 +306,9 @@ func (s *Scaler) decide(last plans, readings []demand.Reading) plans {
 		wants := s.pools(&memory, plan, &signals, &state)
 		memory.learnColdStart(&signals, now)
 		adapters, there := served[model]
+		if !there {
+			adapters = had[model]
+		}
 		memory.Present.seen(there, adapters, asked.Asked(), plan, now)
 		if !s.cfg.ScaleIn {
 			memory.Draining = nil
