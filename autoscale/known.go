@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/autoscale/sizing"
-	"github.com/tandem-gateway/tandem/pools"
 )
 
 // How models are forgotten whose servers are gone.
@@ -68,7 +67,17 @@ func (p *plans) drop(model string) {
 // others, servers have, with their adapters: an adapter is served by its base model's
 // servers. had are the adapters of those that had servers since.
 func (s *Scaler) models(last plans) (names []string, served, had map[string][]string) {
-	served = make(map[string][]string)
+	served = s.served()
+	names = slices.AppendSeq(slices.Collect(maps.Keys(last.Models)), maps.Keys(served))
+	had = s.seen.all()
+	names = slices.AppendSeq(names, maps.Keys(had))
+	slices.Sort(names)
+	return slices.Compact(names), served, had
+}
+
+// served are the models that servers have, with their adapters.
+func (s *Scaler) served() map[string][]string {
+	served := make(map[string][]string)
 	adapters := make(map[string][]string)
 	for _, m := range s.fleet.Models() {
 		if m.Parent == "" {
@@ -80,11 +89,7 @@ func (s *Scaler) models(last plans) (names []string, served, had map[string][]st
 	for base := range served {
 		served[base] = adapters[base]
 	}
-	names = slices.AppendSeq(slices.Collect(maps.Keys(last.Models)), maps.Keys(served))
-	had = s.seen.all()
-	names = slices.AppendSeq(names, maps.Keys(had))
-	slices.Sort(names)
-	return slices.Compact(names), served, had
+	return served
 }
 
 // sightings are models that had servers, with their adapters, which no decision knows yet: their servers may go before
@@ -94,21 +99,17 @@ type sightings struct {
 	models map[string][]string
 }
 
-// note adds the models of the fleet that a decision does not know.
-func (n *sightings) note(all []pools.Model, decided map[string]*Decision) {
+// note adds the models that servers have and a decision does not know.
+func (n *sightings) note(served map[string][]string, decided map[string]*Decision) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, m := range all {
-		base := cmp.Or(m.Parent, m.ID)
-		if decided[base] != nil || n.models[base] == nil && len(n.models) == mostGone {
+	for base, adapters := range served {
+		_, noted := n.models[base]
+		if decided[base] != nil || !noted && len(n.models) == mostGone {
 			continue
 		}
 		if n.models == nil {
 			n.models = make(map[string][]string)
-		}
-		adapters := append(make([]string, 0, 1), n.models[base]...)
-		if m.Parent != "" && !slices.Contains(adapters, m.ID) {
-			adapters = append(adapters, m.ID)
 		}
 		n.models[base] = adapters
 	}

@@ -109,7 +109,7 @@ func TestScaler_TheFirstServerOfAModelIsNotAllThereAre(t *testing.T) {
 // Servers that go before the first decision leave a model that is known, with its adapters.
 func TestScaler_KnowsAModelWhoseServersWentBeforeTheFirstDecision(t *testing.T) {
 	s := NewScaler(testConfig(), pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler)), demand.NewMeter(time.Now), nil, slog.New(slog.DiscardHandler))
-	s.seen.note([]pools.Model{{ID: model}, {ID: "ada", Parent: model}}, nil)
+	s.seen.note(map[string][]string{model: {"ada"}}, nil)
 	for range 2 {
 		if base, known := s.Base("ada"); !knows(s) || !known || base != model {
 			t.Errorf("known %v, its adapter %v of %q", knows(s), known, base)
@@ -119,7 +119,7 @@ func TestScaler_KnowsAModelWhoseServersWentBeforeTheFirstDecision(t *testing.T) 
 		}
 	}
 	for i := range 2 * mostGone {
-		s.seen.note([]pools.Model{{ID: fmt.Sprint(i)}}, nil)
+		s.seen.note(map[string][]string{fmt.Sprint(i): nil}, nil)
 	}
 	if n := len(s.seen.all()); n != mostGone {
 		t.Errorf("%d are noted", n)

@@ -147,7 +147,7 @@ func (s *Scaler) Run(ctx context.Context) {
 			case <-s.decided:
 				next = s.follow
 			case <-changed:
-				s.seen.note(s.fleet.Models(), s.current.Load().Models)
+				s.seen.note(s.served(), s.current.Load().Models)
 			}
 		}
 	}
