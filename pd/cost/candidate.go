@@ -76,10 +76,11 @@ type Candidates struct {
 	Shares  *share.Table // nil: requests of all lengths go to all hardware alike
 
 	// Awaiting is the requests that waited for each prefill server, and AverageAwaiting for an average one, where
-	// they are recorded; nil: they are not. StreamDiscount is as in order.Servers.
+	// they are recorded; nil: they are not. StreamDiscount and KVPrice are as in order.Servers.
 	Awaiting        []int
 	AverageAwaiting float64
 	StreamDiscount  float64
+	KVPrice         float64
 
 	// reference is the mean of the prefill servers' curves: the speed that others' waiting is
 	// priced at. At each server's own, the fastest would look cheapest to all requests, and
@@ -102,6 +103,7 @@ func (c *Candidate) LinkEnd() LinkEnd { return LinkEnd{c.ID, c.Topology} }
 // it was.
 func (f *Candidates) RecordOrder(s *order.Servers) {
 	f.Awaiting, f.AverageAwaiting, f.StreamDiscount = make([]int, len(s.Prefill)), s.AverageAwaiting, s.StreamDiscount
+	f.KVPrice = s.KVPrice
 	for i := range s.Prefill {
 		f.Awaiting[i] = s.Prefill[i].Awaiting
 	}

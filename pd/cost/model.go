@@ -78,7 +78,7 @@ func (m *Model) PriceServers(f *Candidates, s *order.Servers) {
 			s.Prefill[i].Self = self
 		}
 	}
-	s.AverageAwaiting, s.StreamDiscount = f.AverageAwaiting, f.StreamDiscount
+	s.AverageAwaiting, s.StreamDiscount, s.KVPrice = f.AverageAwaiting, f.StreamDiscount, f.KVPrice
 	for i, n := range f.Awaiting {
 		s.Prefill[i].Awaiting = n
 	}

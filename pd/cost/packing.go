@@ -26,6 +26,7 @@ func (f *Candidates) Pack(x *packing.Coder) {
 	}
 	x.Float(&f.AverageAwaiting)
 	x.Float(&f.StreamDiscount)
+	x.Float(&f.KVPrice)
 	has := f.Links != nil
 	if x.Bool(&has); !has {
 		return

@@ -50,6 +50,7 @@ type Order struct {
 	lackingKVRoom    *Ticket     // scratch of Next: one of the class looked at that decode has no room for
 	waitsForPrefill  bool        // scratch of Next: decode has room for one that waits
 	mostKVRoom       int         // scratch of Next: the most that any decode server has
+	mostFreed        kvFreed     // scratch of Next: no decode server frees KV faster
 	fastestDecode    DecodeState // scratch of Next: no decode server is faster
 	decode           int         // scratch of Next: the best decode server of a free prefill server; -1: none was found
 }

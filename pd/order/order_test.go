@@ -262,6 +262,9 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 			share *= 1 - s.StreamDiscount
 		}
 		cost += t.Aggregated[pair.Decode] * (share*float64(d.Running) + expectedArrivals)
+		if s.KVPrice != 0 { // that times infinite is no number
+			cost += s.KVPrice * (float64(d.Used+t.Tokens)*t.Aggregated[pair.Decode] + float64(t.Tokens)*d.Ahead)
+		}
 		if t.ITL > 0 && t.Stall[pair.Decode] > t.ITL {
 			misses += max(1, d.Running)
 		}
@@ -335,6 +338,17 @@ func slowWaitForPrefill(o *Order, s *Servers) (wait []*Ticket) {
 	return wait
 }
 
+// slowKVPrice is what a token of decode's KV for a second costs so many that wait for some.
+func slowKVPrice(s *Servers, lacking int) float64 {
+	tokens := 0
+	for _, d := range s.Decode {
+		if !d.Excluded {
+			tokens += d.Used + max(0, d.KVRoom)
+		}
+	}
+	return float64(lacking) / float64(max(1, tokens))
+}
+
 // slowWaitingPerServer is how many others wait for an average prefill server.
 func slowWaitingPerServer(o *Order, s *Servers) float64 {
 	return float64(max(0, len(slowWaitForPrefill(o, s))-1)) / float64(len(s.Prefill))
@@ -356,7 +370,7 @@ func slowNext(o *Order, s *Servers) (best *Ticket, cost float64, even bool) {
 	gaps.advance(s)
 	s.StreamDiscount = gaps.discount()
 	perServer, counted := slowWaitingPerServer(o, s), slowWaitForPrefill(o, s) // before room is kept for higher classes
-	s.AverageAwaiting = perServer
+	s.AverageAwaiting, s.KVPrice = perServer, slowKVPrice(s, len(all)-len(counted))
 	decode, lacksRoom := slices.Clone(s.Decode), false
 	defer func() { s.Decode = decode }()
 	for i, t := range all {
@@ -364,7 +378,7 @@ func slowNext(o *Order, s *Servers) (best *Ticket, cost float64, even bool) {
 			s.reserveMostKVRoom()
 			lacksRoom = false
 		}
-		lacksRoom = lacksRoom || t.exceeds(s.mostKVRoom())
+		lacksRoom = lacksRoom || o.exceeds(t, s.mostKVRoom())
 		for p := range s.Prefill {
 			s.Prefill[p].Awaiting = 0
 			for _, behind := range all[i+1:] {
@@ -422,7 +436,7 @@ func goesBest(t *rapid.T, o *Order, s *Servers) (Turn, bool) {
 	if want != nil {
 		price = slowPrice(want, slowWaitingPerServer(o, s))
 	}
-	s.StreamDiscount = -1 // Next is to write its own
+	s.StreamDiscount, s.KVPrice = -1, -1 // Next is to write its own
 	got, any := o.Next(s)
 	switch {
 	case any != (want != nil) || got.Ticket != want:

@@ -24,6 +24,9 @@ type Servers struct {
 	// StreamDiscount is which part of what a prompt in pieces costs the streams of a decode server is
 	// left out, 0..1: see longGaps.
 	StreamDiscount float64
+	// KVPrice is what a token of decode's KV that is taken for a second costs those who wait for some, in seconds:
+	// how many they are, over the tokens that all decode servers have.
+	KVPrice float64
 }
 
 // PrefillState is one prefill server.
@@ -79,13 +82,64 @@ const Miss = 1e6
 // the simulator's scenarios hardly tell numbers from 0 to 4 apart.
 const expectedArrivals = 2
 
-// fits says whether a request may be sent there now. An empty server takes anything:
+// fits says whether a request may be sent there now, to be computed there. An empty server takes anything:
 // there is nothing to wait for.
-func (s *Servers) fits(t *Ticket, d *DecodeState) bool {
+func (s *Servers) fits(t *Ticket, d *DecodeState) bool { return s.fitsIn(t, d, 0) }
+
+// fitsPair is fits of a pair.
+func (s *Servers) fitsPair(t *Ticket, d *DecodeState) bool { return s.fitsIn(t, d, t.roomIn()) }
+
+// fitsIn is fits of a request that needs the room so many seconds from now.
+func (s *Servers) fitsIn(t *Ticket, d *DecodeState, seconds float64) bool {
 	if t.Begun {
 		return true
 	}
-	return !d.Excluded && (!s.Gate || d.KVRoom >= t.Tokens || d.Running == 0)
+	return !d.Excluded && (!s.Gate || d.KVRoom >= t.Tokens || d.Running == 0 || float64(t.Tokens-d.KVRoom) <= seconds*d.kvFreed().in(t.Output))
+}
+
+// roomIn is in how many seconds a request is taken to need KV room on decode. That is when its prefill is done, but
+// if every request counted on what comes free meanwhile, smaller ones would find nothing left beside a large one
+// whose room stands empty until it comes. So only one does that has waited too long: the room that it would keep
+// empty until all of it is there is more.
+func (t *Ticket) roomIn() float64 {
+	if t.goesAhead {
+		return t.leastPrefill
+	}
+	return 0
+}
+
+// kvFreed is how fast a decode server frees KV, for answers of any length.
+type kvFreed struct{ turnover, growth float64 } // tokens of a batch, and half of its answers, over the seconds of a step
+
+// kvFreed is how fast the server frees KV.
+func (d *DecodeState) kvFreed() kvFreed {
+	return kvFreed{float64(d.Used) / d.Step, float64(d.Running) / d.Step / 2}
+}
+
+// in is the tokens that come free in a second where answers have so many: in the time of one each that runs has
+// ended once, and the prompts of all are free. Where they have ended their answers, others have grown by as much.
+func (f kvFreed) in(output float64) float64 { return max(0, f.turnover/max(1, output)-f.growth) }
+
+// mostKVFreed is more than any decode server frees.
+func (s *Servers) mostKVFreed() kvFreed {
+	most := kvFreed{0, math.Inf(1)}
+	for d := range s.Decode {
+		if state := &s.Decode[d]; !state.Excluded && state.Step > 0 {
+			freed := state.kvFreed()
+			most = kvFreed{max(most.turnover, freed.turnover), min(most.growth, freed.growth)}
+		}
+	}
+	return most
+}
+
+// kvTokens is the tokens of KV that decode servers have room for in all, of those that say so.
+func (s *Servers) kvTokens() (tokens float64) {
+	for d := range s.Decode {
+		if state := &s.Decode[d]; !state.Excluded && state.KVRoom != math.MaxInt {
+			tokens += float64(state.Used + max(0, state.KVRoom))
+		}
+	}
+	return tokens
 }
 
 // StepSeconds returns the length of a decode step with the request in the batch.
@@ -308,7 +362,7 @@ func (s *Servers) leastDecodeSide(t *Ticket) float64 {
 		token = 0
 	}
 	for d := range s.Decode {
-		if state := &s.Decode[d]; s.fits(t, state) {
+		if state := &s.Decode[d]; s.fitsPair(t, state) {
 			least = min(least, t.Missing[d]*s.Links.Fastest+s.decodeSideUnqueued(t, state, 0, token))
 		}
 	}
@@ -326,7 +380,7 @@ func (s *Servers) bestFrom(t *Ticket, p int, on *prefillCost, price, limit float
 		state := &s.Decode[d]
 		later := max(0, at(t.DecodeReady, d)-on.ready)
 		move := row.after(0, d, t.Missing[d]) + later + s.linkWait(Pair{p, d}, t.Missing[d], first+later)
-		if half+move+state.leastCost(t) >= limit || d == s.Prefill[p].Self || !s.fits(t, state) {
+		if half+move+state.leastCost(t) >= limit || d == s.Prefill[p].Self || !s.fitsPair(t, state) {
 			continue
 		}
 		if cost := half + move + s.decodeSide(t, state, first+move, s.tokenAt(t, Pair{p, d}, on, later)); cost < limit {
@@ -349,12 +403,22 @@ func (s *Servers) BestAggregated(t *Ticket, ahead float64) (Pair, float64) {
 		}
 		ready := at(t.DecodeReady, d)
 		first := ready + state.Ahead + t.Aggregated[d]
-		cost := first + t.delayToDecode(d, state.Running, s.StreamDiscount) + s.decodeSide(t, state, first, fromDecode) + Miss*float64(t.aggregatedMisses(d, state.Running))
+		cost := first + t.delayToDecode(d, state.Running, s.StreamDiscount) + s.kvDelay(t, d) + s.decodeSide(t, state, first, fromDecode) + Miss*float64(t.aggregatedMisses(d, state.Running))
 		if cost < least {
 			best, least = Pair{Aggregated, d}, cost
 		}
 	}
 	return best, least
+}
+
+// kvDelay is by how much longer, in seconds, all who wait for KV room wait since a decode server computes a prompt:
+// the KV of its streams is taken for longer by that, and that of the prompt before its answer has begun.
+func (s *Servers) kvDelay(t *Ticket, d int) float64 {
+	if s.KVPrice == 0 {
+		return 0
+	}
+	state := &s.Decode[d]
+	return s.KVPrice * (float64(state.Used+t.Tokens)*t.Aggregated[d] + float64(t.Tokens)*state.Ahead)
 }
 
 // fastestDecode is as fast as the fastest decode server in each regard: it bounds searches.
@@ -386,10 +450,10 @@ func (s *Servers) mostKVRoom() int {
 	return most
 }
 
-// kvRoom is the most room of any decode server, -1 where there is none, and that of all together. An empty one has room
+// kvRoom is the most room of any decode server, less than any number where there is none, and that of all together. An empty one has room
 // for anything, and so has each where there is no gate, and one that does not say.
 func (s *Servers) kvRoom() (most, all int) {
-	most = -1
+	most = math.MinInt
 	for d := range s.Decode {
 		switch state := &s.Decode[d]; {
 		case state.Excluded:

@@ -62,7 +62,12 @@ func (s *Servers) mayHave(t *Ticket, pair *pairCost) bool {
 }
 
 // HasRoom reports whether the decode server of a pair may take a request now.
-func (s *Servers) HasRoom(t *Ticket, pair Pair) bool { return s.fits(t, &s.Decode[pair.Decode]) }
+func (s *Servers) HasRoom(t *Ticket, pair Pair) bool {
+	if pair.Prefill == Aggregated {
+		return s.fits(t, &s.Decode[pair.Decode])
+	}
+	return s.fitsPair(t, &s.Decode[pair.Decode])
+}
 
 // Servable reports whether any pair is possible.
 func (s *Servers) Servable(t *Ticket) bool {
@@ -89,7 +94,7 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 	}
 	if pair.Prefill == Aggregated {
 		terms.Ahead, terms.Prefill = d.Ahead, t.Aggregated[pair.Decode]
-		terms.DelayToOthers = t.delayToDecode(pair.Decode, d.Running, s.StreamDiscount)
+		terms.DelayToOthers = t.delayToDecode(pair.Decode, d.Running, s.StreamDiscount) + s.kvDelay(t, pair.Decode)
 		terms.Misses = t.aggregatedMisses(pair.Decode, d.Running)
 	} else {
 		p, i, on := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode, t.pricedOn(pair.Prefill, price)

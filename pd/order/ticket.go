@@ -52,6 +52,7 @@ type Ticket struct {
 	leaves      bool // in Order: its pair is free, and another that it awaits would cost it less
 
 	lackedKVRoom bool // in Order: decode had no room for it at some look
+	goesAhead    bool // in Order: it was overdue for want of KV room, and goes where there will be room behind its prefill
 
 	rank                float64       // in Order: lower goes first
 	declined            float64       // in Order: seconds for which it left a free prefill server and waited for a busy one
@@ -187,9 +188,6 @@ func (t *Ticket) waitsFor() int {
 func (t *Ticket) awaitsRest(p int, state *PrefillState) bool {
 	return state.rest > 0 && !t.Begun && p < len(t.FollowsOn) && t.FollowsOn[p] && t.Class >= state.restClass
 }
-
-// exceeds reports whether a request needs more KV room on decode than there is.
-func (t *Ticket) exceeds(kvRoom int) bool { return !t.Begun && t.Tokens > kvRoom }
 
 // derive writes what follows from the costs alone.
 func (t *Ticket) derive(links *LinkTable) {

@@ -77,6 +77,11 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 	return turn, true
 }
 
+// exceeds reports whether a request needs more KV room on decode than there is when it needs that.
+func (o *Order) exceeds(t *Ticket, kvRoom int) bool {
+	return !t.Begun && t.Tokens > kvRoom && float64(t.Tokens)-float64(kvRoom) > t.roomIn()*o.mostFreed.in(t.Output)
+}
+
 // sampleRate samples the rate of prefill, unless all that wait do so for KV room.
 func (o *Order) sampleRate(s *Servers) {
 	if o.waitsForPrefill {
@@ -90,7 +95,7 @@ func (o *Order) sampleRate(s *Servers) {
 // which servers, while so many seconds of prefill go before it: the order of service
 // without the choice of a pair.
 func (o *Order) Serve(now time.Duration, may May) (Turn, bool) {
-	o.mostKVRoom = math.MaxInt
+	o.mostKVRoom, o.mostFreed = math.MaxInt, kvFreed{}
 	turn, ok := o.overdue(o.scanWaiting(now).overdue, may)
 	if !ok {
 		turn, ok = o.shortestFirst(may, nil)
@@ -103,7 +108,7 @@ func (o *Order) Serve(now time.Duration, may May) (Turn, bool) {
 
 // lacksKVRoom reports whether no decode server has room for a request, and notes that it waits for some.
 func (o *Order) lacksKVRoom(t *Ticket) bool {
-	if !t.exceeds(o.mostKVRoom) {
+	if !o.exceeds(t, o.mostKVRoom) {
 		return false
 	}
 	o.lackingKVRoom = t
@@ -193,13 +198,15 @@ func (o *Order) countWaiting(s *Servers) {
 	for p := range s.Prefill {
 		s.Prefill[p].Awaiting = 0
 	}
-	waiting, room := 0, 0
+	waiting, lacking, room := 0, 0, 0
 	o.mostKVRoom, room = s.kvRoom()
+	o.mostFreed = s.mostKVFreed()
 	for _, q := range o.queues.sorted {
 		for _, t := range q.waiting {
 			t.countedFor, t.isCounted = Aggregated, false
-			t.lackedKVRoom = t.lackedKVRoom || t.exceeds(o.mostKVRoom)
-			if t.exceeds(min(room, o.mostKVRoom)) {
+			t.lackedKVRoom = t.lackedKVRoom || o.exceeds(t, o.mostKVRoom)
+			if o.exceeds(t, min(room, o.mostKVRoom)) {
+				lacking++
 				continue
 			}
 			waiting++
@@ -211,6 +218,10 @@ func (o *Order) countWaiting(s *Servers) {
 				s.Prefill[t.countedFor].Awaiting++
 			}
 		}
+	}
+	s.KVPrice = 0
+	if lacking > 0 {
+		s.KVPrice = float64(lacking) / max(1, s.kvTokens())
 	}
 	o.waitsForPrefill = waiting > 0
 	o.waitingPerServer = float64(max(0, waiting-1)) / float64(max(1, len(s.Prefill)))
@@ -333,7 +344,7 @@ func (o *Order) scanWaiting(now time.Duration) (oldest oldestOverdue) {
 			if oldest.overdue == nil || t.Arrived < oldest.overdue.Arrived {
 				oldest.overdue = t
 			}
-			if t.exceeds(o.mostKVRoom) && (oldest.lacksKVRoom == nil || t.Arrived < oldest.lacksKVRoom.Arrived) {
+			if t.goesAhead = t.goesAhead || o.exceeds(t, o.mostKVRoom); o.exceeds(t, o.mostKVRoom) && (oldest.lacksKVRoom == nil || t.Arrived < oldest.lacksKVRoom.Arrived) {
 				oldest.lacksKVRoom = t
 			}
 		}
@@ -477,7 +488,7 @@ func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
 // would go behind the best so far wherever that is: then its pair need not be found. Behind a request
 // for which its free server is not the best of all stand many others that could go there.
 func (o *Order) goesBehindBest(t *Ticket, s *Servers) bool {
-	if math.IsInf(o.least, 1) || o.decode < 0 || !s.fits(t, &s.Decode[o.decode]) {
+	if math.IsInf(o.least, 1) || o.decode < 0 || !s.fitsPair(t, &s.Decode[o.decode]) {
 		return false
 	}
 	price, most := o.price(t), math.Inf(1)
@@ -610,7 +621,7 @@ func (o *Order) prefersAwaited(t *Ticket, s *Servers, cost float64) bool {
 // first there: infinite where it may not wait for that any more.
 func (o *Order) awaitedCost(t *Ticket, s *Servers) float64 {
 	p, d := t.awaited.Prefill, t.awaited.Decode
-	if p == Aggregated || o.isFreeTo(t, p, s) || !s.fits(t, &s.Decode[d]) || !s.mayHave(t, &t.awaited) {
+	if p == Aggregated || o.isFreeTo(t, p, s) || !s.fitsPair(t, &s.Decode[d]) || !s.mayHave(t, &t.awaited) {
 		return math.Inf(1)
 	}
 	return o.hold(t, p, s) + s.pairCost(t, &t.awaited, o.price(t))
