@@ -279,8 +279,9 @@ func (o pieceLegs) prefillPiece(ctx context.Context, st *requestState, b *bindin
 	if failed = o.checkHost(st, t, h); failed != nil {
 		return failed
 	}
+	bytes := float64(o.Binder.lacking(b, b.upTo)) * b.tokenBytes
 	b.cut.done, b.cut.tokens = b.cut.done+1, b.upTo
-	o.pullPiece(ctx, st, b, h)
+	o.pullPiece(ctx, st, b, h, bytes)
 	return nil
 }
 
@@ -297,8 +298,9 @@ func (o pieceLegs) judgePiece(b *binding, server *pools.Server, cached api.Count
 }
 
 // pullPiece has decode pull a piece behind those before it, in a goroutine that ends with the
-// request at the latest. One that fails is pulled with the whole prompt.
-func (o pieceLegs) pullPiece(ctx context.Context, st *requestState, b *binding, h *connector.Handoff) {
+// request at the latest. One that fails is pulled with the whole prompt. bytes is what decode lacks of it: others
+// are to find the links of the two servers taken.
+func (o pieceLegs) pullPiece(ctx context.Context, st *requestState, b *binding, h *connector.Handoff, bytes float64) {
 	if !h.Kept {
 		return
 	}
@@ -317,6 +319,8 @@ func (o pieceLegs) pullPiece(ctx context.Context, st *requestState, b *binding, 
 		if before != nil {
 			<-before
 		}
+		transfer := o.Binder.Links.Begin(linkEndOf(h.From), linkEndOf(server), bytes, time.Now())
+		defer func() { transfer.End(time.Now()) }()
 		o.Metrics.pieces.WithLabelValues(o.sendPull(ctx, piece, server, h)).Inc()
 	})
 }

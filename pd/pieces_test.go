@@ -22,7 +22,12 @@ import (
 // cuttingFleet binds late before a pair of engines that take pieces, if version says so.
 func cuttingFleet(t *testing.T, version string) *engineFleet {
 	t.Helper()
-	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.Version = version }, orchestrator: func(o *Orchestrator) {
+	return cuttingFleetOf(t, func(cfg *engine.Config) { cfg.Version = version })
+}
+
+func cuttingFleetOf(t *testing.T, engines func(*engine.Config)) *engineFleet {
+	t.Helper()
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, engine: engines, orchestrator: func(o *Orchestrator) {
 		o.Binder.Late = NewDecider(o.Binder.Chooser, order.DefaultConfig(), time.Minute, o.Log)
 	}})
 	ctx, stop := context.WithCancel(t.Context())
@@ -108,6 +113,30 @@ func TestPrefillPieces_LeaveTheLastOne(t *testing.T) {
 		now := time.Now()
 		return f.server(f.prefill[0]).InFlight(pools.Prefill, now).Requests+f.server(f.decode[0]).InFlight(pools.Decode, now).Requests == 0
 	})
+}
+
+// While decode pulls a piece the links of both servers are taken, for whoever is bound meanwhile.
+func TestPullPiece_TakesTheLink(t *testing.T) {
+	t.Parallel()
+	f := cuttingFleetOf(t, func(cfg *engine.Config) {
+		cfg.Version, cfg.TimeScale, cfg.LinkBytesPerSecond = "0.32.0", 1, 1e6 // the pull would take minutes
+	})
+	st, b := f.bindLong(7000, 7000)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if failed := (pieceLegs{f.Orchestrator}).prefillPiece(ctx, st, b); failed != nil {
+		t.Fatal(failed)
+	}
+	taken := func() bool {
+		ends := [][]cost.Candidate{{{ID: b.chosen.Prefill}}, {{ID: b.chosen.Decode}}}
+		f.Binder.Links.SetMoving(ends[0], ends[1])
+		return ends[0][0].Moving > 0 && ends[1][0].Moving > 0
+	}
+	f.eventually("the links are taken", taken)
+	cancel()
+	f.eventually("they are free", func() bool { return !taken() })
+	b.undo()
+	f.Wait()
 }
 
 // bindCut gives a request servers whose link is so slow that its prompt is cut, and one place to each part.

@@ -13,7 +13,7 @@ import (
 
 // transferSample is the transfer that a decode leg begins with.
 type transferSample struct {
-	links    *cost.Links
+	links    *cost.Links   // nil: the leg teaches nothing of them
 	server   *pools.Server // that decodes
 	from, to cost.LinkEnd
 	bytes    float64
@@ -48,9 +48,10 @@ const (
 // moves, as each turn of an agent has it: decode may have read its text for longer than the KV
 // traveled. Where decode has to wait for room, or
 // computes prompts itself, or has pulled pieces of the prompt before, its time says nothing of the link.
+// The link is taken all the same, but not by one that waits for room.
 func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *transferSample {
 	c := &transferSample{server: b.decode.Server(), step: b.chosen.Terms.Step}
-	if !b.handoff.HasKV() || b.cut.done > 0 || b.chosen.Terms.KVRoom > 0 || computesPrompts(c.server, now) {
+	if !b.handoff.HasKV() || b.chosen.Terms.KVRoom > 0 {
 		return c
 	}
 	reading := time.Duration(st.req.PromptTokens) * readingPerToken / 2
@@ -65,8 +66,11 @@ func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *t
 	if moved == 0 {
 		return c
 	}
-	c.links, c.bytes = ch.Links, float64(ch.lacking(b, moved))*b.tokenBytes
+	c.bytes = float64(ch.lacking(b, moved)) * b.tokenBytes
 	c.from, c.to = linkEndOf(b.handoff.From), linkEndOf(c.server)
+	if b.cut.done == 0 && !computesPrompts(c.server, now) {
+		c.links = ch.Links
+	}
 	if !beside { // else it has not begun yet
 		c.transfer = ch.Links.Begin(c.from, c.to, c.bytes, now)
 	}
