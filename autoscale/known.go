@@ -129,24 +129,28 @@ func (n *sightings) all() map[string][]string {
 	return maps.Clone(n.models)
 }
 
+// known are the models of the last decision and those that had servers since, with their adapters.
+func (s *Scaler) known() map[string][]string {
+	known := make(map[string][]string)
+	maps.Copy(known, s.seen.all())
+	for base, m := range s.current.Load().Memories {
+		known[base] = m.Present.Adapters
+	}
+	return known
+}
+
 // Base is the model whose servers serve a model: itself, or of an adapter its base model;
 // false if neither has servers, nor had some and may have them again.
 func (s *Scaler) Base(model string) (base string, known bool) {
-	p := s.current.Load()
-	if p.Models[model] != nil {
+	if s.current.Load().Models[model] != nil { // nearly all are: no more is looked at for a request
 		return model, true
 	}
-	seen := s.seen.all()
-	if _, had := seen[model]; had {
+	models := s.known()
+	if _, had := models[model]; had {
 		return model, true
 	}
-	for _, base := range slices.Sorted(maps.Keys(p.Memories)) {
-		if slices.Contains(p.Memories[base].Present.Adapters, model) || s.fleet.Loads(base, model) {
-			return base, true
-		}
-	}
-	for _, base := range slices.Sorted(maps.Keys(seen)) {
-		if slices.Contains(seen[base], model) || s.fleet.Loads(base, model) {
+	for _, base := range slices.Sorted(maps.Keys(models)) {
+		if slices.Contains(models[base], model) || s.fleet.Loads(base, model) {
 			return base, true
 		}
 	}
@@ -156,10 +160,7 @@ func (s *Scaler) Base(model string) (base string, known bool) {
 // Models returns the models that Base knows, without adapters that no server had.
 func (s *Scaler) Models() []string {
 	var all []string
-	for base, m := range s.current.Load().Memories {
-		all = append(append(all, base), m.Present.Adapters...)
-	}
-	for base, adapters := range s.seen.all() {
+	for base, adapters := range s.known() {
 		all = append(append(all, base), adapters...)
 	}
 	return all

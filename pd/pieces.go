@@ -279,9 +279,8 @@ func (o pieceLegs) prefillPiece(ctx context.Context, st *requestState, b *bindin
 	if failed = o.checkHost(st, t, h); failed != nil {
 		return failed
 	}
-	bytes := float64(o.Binder.lacking(b, b.upTo)) * b.tokenBytes
+	o.pullPiece(ctx, st, b, h)
 	b.cut.done, b.cut.tokens = b.cut.done+1, b.upTo
-	o.pullPiece(ctx, st, b, h, bytes)
 	return nil
 }
 
@@ -298,13 +297,14 @@ func (o pieceLegs) judgePiece(b *binding, server *pools.Server, cached api.Count
 }
 
 // pullPiece has decode pull a piece behind those before it, in a goroutine that ends with the
-// request at the latest. One that fails is pulled with the whole prompt. bytes is what decode lacks of it: others
-// are to find the links of the two servers taken.
-func (o pieceLegs) pullPiece(ctx context.Context, st *requestState, b *binding, h *connector.Handoff, bytes float64) {
+// request at the latest. One that fails is pulled with the whole prompt. Others find the links of the two servers taken
+// meanwhile.
+func (o pieceLegs) pullPiece(ctx context.Context, st *requestState, b *binding, h *connector.Handoff) {
 	if !h.Kept {
 		return
 	}
 	before, pulled, server := b.cut.pulled, make(chan struct{}), b.decode.Server()
+	bytes := float64(o.Binder.lacking(b, b.upTo)) * b.tokenBytes
 	b.cut.pulled = pulled
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Binder.Config.HandoffAge, errSilent) // waits for those before included
 	piece := &requestState{req: st.req, bind: bindRequest{req: st.req}}                 // its own: the attempts go on meanwhile

@@ -48,7 +48,7 @@ const (
 // moves, as each turn of an agent has it: decode may have read its text for longer than the KV
 // traveled. Where decode has to wait for room, or
 // computes prompts itself, or has pulled pieces of the prompt before, its time says nothing of the link.
-// The link is taken all the same, but not by one that waits for room.
+// The link is taken all the same, unless it waits for room.
 func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *transferSample {
 	c := &transferSample{server: b.decode.Server(), step: b.chosen.Terms.Step}
 	if !b.handoff.HasKV() || b.chosen.Terms.KVRoom > 0 {
@@ -105,12 +105,17 @@ func (c *transferSample) whole(took time.Duration, output api.Count, now time.Ti
 
 func (c *transferSample) learn(took, slack time.Duration, now time.Time) {
 	switch {
-	case c.links == nil || computesPrompts(c.server, now):
+	case !c.teaches(now):
 	case c.transfer != nil:
 		c.transfer.Observe(took, slack, now)
 	default:
 		c.links.Observe(c.from, c.to, c.bytes, took, slack, now)
 	}
+}
+
+// teaches reports whether the time of the leg, which ends now, says something of the link.
+func (c *transferSample) teaches(now time.Time) bool {
+	return c.links != nil && !computesPrompts(c.server, now)
 }
 
 // end says that the transfer is no longer under way.

@@ -153,7 +153,7 @@ func (a streamedAnswer) learnFirst(ctx context.Context, st *requestState, b *bin
 		held := min(b.cachedTokens, st.req.PromptTokens-1)
 		b.decode.EndLocalPrefill(st.req.PromptTokens-held, held)
 	}
-	if sample.links != nil && sample.transfer != nil && !computesPrompts(sample.server, now) {
+	if sample.transfer != nil && sample.teaches(now) {
 		a.o.Metrics.choices.ObserveTransfer(ctx, st.req.Model, &b.chosen.Terms, sample.bytes, took)
 	}
 	sample.first(took, now)

@@ -8,23 +8,5 @@ import "testing"
 func TestRun_LittleKVIsNotKeptEmpty(t *testing.T) {
 	s := scenario(t, "testdata/little-kv.yaml")
 	trace := s.workload().trace(s.Name, 1, 3000)
-	mean := func(name string) float64 {
-		t.Helper()
-		found, err := FindPolicies([]string{name})
-		if err != nil {
-			t.Fatal(err)
-		}
-		o, err := Run(trace, s, found[0], 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("%s: %.2f s to the first token in the mean", name, o.TTFT.Mean)
-		return o.TTFT.Mean
-	}
-	rival := mean("least-load")
-	for _, ours := range []string{"tandem-late", "tandem-pieces"} {
-		if got := mean(ours); got > 3*rival {
-			t.Errorf("%s: %.2f s to the first token in the mean, least load %.2f", ours, got, rival)
-		}
-	}
+	keepUp(t, trace, s, "least-load", 3, "tandem-late", "tandem-pieces")
 }

@@ -102,8 +102,8 @@ func (c *Candidate) LinkEnd() LinkEnd { return LinkEnd{c.ID, c.Topology} }
 // RecordOrder keeps what the order of service adds to the prices of servers, so that a choice can be priced again as
 // it was.
 func (f *Candidates) RecordOrder(s *order.Servers) {
-	f.Awaiting, f.AverageAwaiting, f.StreamDiscount = make([]int, len(s.Prefill)), s.AverageAwaiting, s.StreamDiscount
-	f.KVPrice = s.KVPrice
+	f.Awaiting = make([]int, len(s.Prefill))
+	f.AverageAwaiting, f.StreamDiscount, f.KVPrice = s.AverageAwaiting, s.StreamDiscount, s.KVPrice
 	for i := range s.Prefill {
 		f.Awaiting[i] = s.Prefill[i].Awaiting
 	}

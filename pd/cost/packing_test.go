@@ -86,6 +86,19 @@ func largeFleet(n int) *Candidates {
 	return f
 }
 
+// What the order of service added to the prices of servers is there when they are priced again.
+func TestCandidates_ArePricedAgainAsTheyWere(t *testing.T) {
+	m, f := Default(), largeFleet(2)
+	var was, again order.Servers
+	m.PriceServers(f, &was)
+	was.Prefill[1].Awaiting, was.AverageAwaiting, was.StreamDiscount, was.KVPrice = 3, 1.5, 0.5, 1e-6
+	f.RecordOrder(&was)
+	m.PriceServers(f, &again)
+	if again.Prefill[1].Awaiting != 3 || again.AverageAwaiting != 1.5 || again.StreamDiscount != 0.5 || again.KVPrice != 1e-6 {
+		t.Errorf("priced again with %d awaiting, %v on average, a discount of %v, KV at %v", again.Prefill[1].Awaiting, again.AverageAwaiting, again.StreamDiscount, again.KVPrice)
+	}
+}
+
 // A choice is explained alike before and after it was packed.
 func TestCandidates_ExplainedAlikeOncePacked(t *testing.T) {
 	m, f := Default(), largeFleet(8)
@@ -95,7 +108,7 @@ func TestCandidates_ExplainedAlikeOncePacked(t *testing.T) {
 		f.Awaiting = append(f.Awaiting, i%3)
 		f.Decode[i].PieceBlock, f.Decode[i].Group = 16, 1+i/2
 	}
-	f.AverageAwaiting, f.StreamDiscount = 0.75, 0.5
+	f.AverageAwaiting, f.StreamDiscount, f.KVPrice = 0.75, 0.5, 1e-6
 	r := Demand{PromptTokens: 5000, OutputTokens: 200, TTFT: time.Second, ITL: 50 * time.Millisecond, Gap: 100 * time.Millisecond, FirstFromPrefill: true}
 	chosen, ok := m.Choose(r, f, func(int) int { return 0 })
 	if !ok {

@@ -82,78 +82,8 @@ const Miss = 1e6
 // the simulator's scenarios hardly tell numbers from 0 to 4 apart.
 const expectedArrivals = 2
 
-// fits says whether a request may be sent there now, to be computed there. An empty server takes anything:
-// there is nothing to wait for.
-func (s *Servers) fits(t *Ticket, d *DecodeState) bool { return s.fitsIn(t, d, 0) }
-
-// fitsPair is fits of a pair.
-func (s *Servers) fitsPair(t *Ticket, d *DecodeState) bool { return s.fitsIn(t, d, t.roomIn()) }
-
-// fitsIn is fits of a request that needs the room so many seconds from now.
-func (s *Servers) fitsIn(t *Ticket, d *DecodeState, seconds float64) bool {
-	if t.Begun {
-		return true
-	}
-	return !d.Excluded && (!s.Gate || d.KVRoom >= t.Tokens || d.Running == 0 || float64(t.Tokens-d.KVRoom) <= seconds*d.kvFreed().in(t.Output))
-}
-
-// roomIn is in how many seconds a request is taken to need KV room on decode. That is when its prefill is done, but
-// if every request counted on what comes free meanwhile, smaller ones would find nothing left beside a large one
-// whose room stands empty until it comes. So only one does that has waited too long: the room that it would keep
-// empty until all of it is there is more.
-func (t *Ticket) roomIn() float64 {
-	if t.goesAhead {
-		return t.leastPrefill
-	}
-	return 0
-}
-
-// kvFreed is how fast a decode server frees KV, for answers of any length.
-type kvFreed struct{ turnover, growth float64 } // tokens of a batch, and half of its answers, over the seconds of a step
-
-// kvFreed is how fast the server frees KV.
-func (d *DecodeState) kvFreed() kvFreed {
-	return kvFreed{float64(d.Used) / d.Step, float64(d.Running) / d.Step / 2}
-}
-
-// in is the tokens that come free in a second where answers have so many: in the time of one each that runs has
-// ended once, and the prompts of all are free. Where they have ended their answers, others have grown by as much.
-func (f kvFreed) in(output float64) float64 { return max(0, f.turnover/max(1, output)-f.growth) }
-
-// mostKVFreed is more than any decode server frees.
-func (s *Servers) mostKVFreed() kvFreed {
-	most := kvFreed{0, math.Inf(1)}
-	for d := range s.Decode {
-		if state := &s.Decode[d]; !state.Excluded && state.Step > 0 {
-			freed := state.kvFreed()
-			most = kvFreed{max(most.turnover, freed.turnover), min(most.growth, freed.growth)}
-		}
-	}
-	return most
-}
-
-// kvTokens is the tokens of KV that decode servers have room for in all, of those that say so.
-func (s *Servers) kvTokens() (tokens float64) {
-	for d := range s.Decode {
-		if state := &s.Decode[d]; !state.Excluded && state.KVRoom != math.MaxInt {
-			tokens += float64(state.Used + max(0, state.KVRoom))
-		}
-	}
-	return tokens
-}
-
 // StepSeconds returns the length of a decode step with the request in the batch.
 func (d *DecodeState) StepSeconds(t *Ticket) float64 { return d.Step + d.PerToken*float64(t.Tokens) }
-
-// KVRoomSeconds returns the predicted time until the server has KV room for the request, in
-// seconds. Each sequence of the batch ends within the steps of one answer, so about all KV that is
-// in use is freed once in that time.
-func (d *DecodeState) KVRoomSeconds(t *Ticket) float64 {
-	if d.KVRoom >= t.Tokens || d.Running == 0 {
-		return 0
-	}
-	return float64(t.Tokens-d.KVRoom) / float64(max(d.Used, t.Tokens)) * d.Step * t.Output
-}
 
 // CompareSteps writes by how much the steps of decode servers are longer than their mean.
 func (s *Servers) CompareSteps() {
@@ -411,16 +341,6 @@ func (s *Servers) BestAggregated(t *Ticket, ahead float64) (Pair, float64) {
 	return best, least
 }
 
-// kvDelay is by how much longer, in seconds, all who wait for KV room wait since a decode server computes a prompt:
-// the KV of its streams is taken for longer by that, and that of the prompt before its answer has begun.
-func (s *Servers) kvDelay(t *Ticket, d int) float64 {
-	if s.KVPrice == 0 {
-		return 0
-	}
-	state := &s.Decode[d]
-	return s.KVPrice * (float64(state.Used+t.Tokens)*t.Aggregated[d] + float64(t.Tokens)*state.Ahead)
-}
-
 // fastestDecode is as fast as the fastest decode server in each regard: it bounds searches.
 func (s *Servers) fastestDecode() DecodeState {
 	best := DecodeState{Step: math.Inf(1), Beyond: math.Inf(1), PerToken: math.Inf(1), Running: math.MaxInt32}
@@ -431,37 +351,4 @@ func (s *Servers) fastestDecode() DecodeState {
 		}
 	}
 	return best
-}
-
-// reserveMostKVRoom closes the decode server with the most room.
-func (s *Servers) reserveMostKVRoom() {
-	most := s.mostKVRoom()
-	for d := range s.Decode {
-		if !s.Decode[d].Excluded && s.Decode[d].KVRoom == most {
-			s.Decode[d].Excluded = true
-			return
-		}
-	}
-}
-
-// mostKVRoom is the most room of any decode server.
-func (s *Servers) mostKVRoom() int {
-	most, _ := s.kvRoom()
-	return most
-}
-
-// kvRoom is the most room of any decode server, less than any number where there is none, and that of all together. An empty one has room
-// for anything, and so has each where there is no gate, and one that does not say.
-func (s *Servers) kvRoom() (most, all int) {
-	most = math.MinInt
-	for d := range s.Decode {
-		switch state := &s.Decode[d]; {
-		case state.Excluded:
-		case state.Running == 0 || !s.Gate || state.KVRoom == math.MaxInt: // the last one does not say
-			return math.MaxInt, math.MaxInt
-		default:
-			most, all = max(most, state.KVRoom), all+max(0, state.KVRoom)
-		}
-	}
-	return most, all
 }

@@ -77,11 +77,6 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 	return turn, true
 }
 
-// exceeds reports whether a request needs more KV room on decode than there is when it needs that.
-func (o *Order) exceeds(t *Ticket, kvRoom int) bool {
-	return !t.Begun && t.Tokens > kvRoom && float64(t.Tokens)-float64(kvRoom) > t.roomIn()*o.mostFreed.in(t.Output)
-}
-
 // sampleRate samples the rate of prefill, unless all that wait do so for KV room.
 func (o *Order) sampleRate(s *Servers) {
 	if o.waitsForPrefill {
@@ -104,15 +99,6 @@ func (o *Order) Serve(now time.Duration, may May) (Turn, bool) {
 		o.recordTurn(&turn)
 	}
 	return turn, ok
-}
-
-// lacksKVRoom reports whether no decode server has room for a request, and notes that it waits for some.
-func (o *Order) lacksKVRoom(t *Ticket) bool {
-	if !o.exceeds(t, o.mostKVRoom) {
-		return false
-	}
-	o.lackingKVRoom = t
-	return true
 }
 
 // UndoTurn lets a request wait on whose turn, the last of Next, came to nothing: its servers
@@ -344,7 +330,8 @@ func (o *Order) scanWaiting(now time.Duration) (oldest oldestOverdue) {
 			if oldest.overdue == nil || t.Arrived < oldest.overdue.Arrived {
 				oldest.overdue = t
 			}
-			if t.goesAhead = t.goesAhead || o.exceeds(t, o.mostKVRoom); o.exceeds(t, o.mostKVRoom) && (oldest.lacksKVRoom == nil || t.Arrived < oldest.lacksKVRoom.Arrived) {
+			t.goesAhead = t.goesAhead || o.exceeds(t, o.mostKVRoom) // so that it may not exceed it any more
+			if o.exceeds(t, o.mostKVRoom) && (oldest.lacksKVRoom == nil || t.Arrived < oldest.lacksKVRoom.Arrived) {
 				oldest.lacksKVRoom = t
 			}
 		}
@@ -383,16 +370,6 @@ func (o *Order) Overtaken(t *Ticket) time.Duration {
 		return 0
 	}
 	return longest
-}
-
-// reserveKVRoom closes the decode server with the most room to all but a request that decode has no room
-// for, the oldest overdue one or one of a higher class: smaller ones would take it as it comes, for ever.
-func (o *Order) reserveKVRoom(lacksKVRoom *Ticket, s *Servers) {
-	if lacksKVRoom == nil {
-		return
-	}
-	s.reserveMostKVRoom()
-	o.mostKVRoom = s.mostKVRoom()
 }
 
 // overdue is the request that came first of those that waited too long, if its best pair
