@@ -89,12 +89,14 @@ func (c *cluster) gateway(ctx context.Context, cfg *Config, way *Way, log io.Wri
 	}
 	c.clients, c.admin = free[0], free[1]
 	shape := &cfg.Shape
+	objective := func(seconds float64) string { return fmt.Sprintf("%gs", seconds*shape.Scale) }
 	real := func(bytesPerSecond float64) string { return fmt.Sprint(bytesPerSecond / shape.Scale) }
 	p, err := process.Start("gateway", log, nil, cfg.From.Gateway, append([]string{
 		"serve", "-c", path, "--listen", c.clients, "--admin", c.admin, "--log-level", "warn",
 		"--kv-bytes-per-token", fmt.Sprint(shape.KVBytesPerToken), "--block-tokens", "16",
 		"--link-rack", real(shape.Link), "--link-zone", real(shape.Uplink),
 		"--first-token", "decode", // as the simulator
+		"--ttft-slo", objective(sloTTFT), "--itl-slo", objective(sloITL),
 		"--max-wait", "10m", "--prefill-timeout", "10m", "--first-event-timeout", "10m",
 	}, way.Flags...)...)
 	if err != nil {

@@ -52,17 +52,24 @@ func load(ctx context.Context, cfg *Config, way *Way, seed uint64, log io.Writer
 	if err != nil {
 		return nil, "", err
 	}
-	l := loadtest.DefaultConfig()
-	l.URL = "http://" + c.clients
-	l.Model = model
-	l.Trace, l.Limit = cfg.Trace, cfg.Limit
-	l.TimeScale = cfg.Shape.Scale / cfg.Shape.Speedup
-	l.Seed = seed
-	l.Timeout = 10 * time.Minute
-	l.IgnoreEOS = true
+	l := traceLoad(cfg, "http://"+c.clients, seed)
 	if result, err = loadtest.Run(ctx, l, func(loadtest.Snapshot) {}); err != nil {
 		return nil, "", err
 	}
 	metrics, err = process.ReadMetrics(ctx, c.admin)
 	return result, metrics, err
+}
+
+// traceLoad is all requests of a trace for a gateway at a URL.
+func traceLoad(cfg *Config, url string, seed uint64) loadtest.Config {
+	l := loadtest.DefaultConfig()
+	l.URL = url
+	l.Model = model
+	l.Trace, l.Limit = cfg.Trace, cfg.Limit
+	l.Duration = 0 // to the last request, however slow the engines are
+	l.TimeScale = cfg.Shape.Scale / cfg.Shape.Speedup
+	l.Seed = seed
+	l.Timeout = 10 * time.Minute
+	l.IgnoreEOS = true
+	return l
 }

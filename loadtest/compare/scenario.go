@@ -2,12 +2,14 @@ package compare
 
 import "fmt"
 
+// Objectives of requests, in the engines' seconds: the gateway and the simulator are told the same.
+const sloTTFT, sloITL = 5.0, 0.1
+
 // Scenario is the cluster as the simulator describes one (YAML). The times are the
 // simulated engine's (loadtest/engine/timing.go), as near as the simulator's form of
-// them comes: a step of n new tokens takes 16.5 ms + 15.2 us n + 0.42 ns n^2, of which
-// the square is spread over full steps of 8,192 tokens; a decode step's polynomial of
-// the KV in use is taken as a line up to half of it. Each engine has an uplink of its own,
-// and decode takes what fits without its answer, as vLLM does.
+// them comes: a decode step's polynomial of the KV in use is taken as a line up to half
+// of it. Each engine has an uplink of its own, and decode takes what fits without its
+// answer, as vLLM does.
 func Scenario(s *Shape) []byte {
 	capacity := 16 * s.Blocks
 	racks := func(servers int) string {
@@ -24,8 +26,8 @@ hardware:
   kv_bytes_per_token: %d
   prefill_base_seconds: 0
   prefill_step_seconds: 0.0165
-  prefill_flops_per_token: 1.72e-5  # of a machine that does one a second
-  prefill_flops_per_square: 0
+  prefill_flops_per_token: 1.518e-5  # of a machine that does one a second
+  prefill_flops_per_square: 4.21e-10
   prefill_flops_per_second: 1
   prefill_tokens_per_step: 8192
   prefill_kv_tokens: %d
@@ -46,7 +48,7 @@ round_trip: 0  # loopback, and within the hand-off
 overlap: false
 noise: 0.02
 speedup: %g
-slo: {ttft: 5, itl: 0.1}
+slo: {ttft: %g, itl: %g}
 `, s.KVBytesPerToken, capacity, 0.0411/float64(capacity), capacity, s.Link, 0.002/s.Scale, s.Prefill, s.Decode,
-		racks(s.Prefill), racks(s.Decode), s.Uplink, s.Speedup)
+		racks(s.Prefill), racks(s.Decode), s.Uplink, s.Speedup, sloTTFT, sloITL)
 }

@@ -11,6 +11,10 @@ type work struct {
 	n int
 }
 
+// attended is how many times one of its tokens attends to one before it, twice: the square of where it ends less
+// that of where it begins.
+func (w work) attended() float64 { return float64(w.n) * float64(2*w.s.computed+w.n) }
+
 // schedule chooses the next batch within the token budget and says how long its step
 // takes. Sequences already running come first, so that prefills do not stop decodes;
 // then those that wait, as long as there are seats and KV room. Long prompts are
@@ -172,16 +176,17 @@ func (r *rank) allocateLocked(s *sequence) bool {
 // decode step. What is left to compute after KV came from another engine is as short as a
 // decode and counts as one.
 func (r *rank) stepTime(batch []work) time.Duration {
-	prefill, decodes, slow := 0, 0, 1.0
+	prefill, attended, decodes, slow := 0, 0.0, 0, 1.0
 	for _, w := range batch {
 		slow = max(slow, w.s.slow)
 		if w.s.emitted() > 0 && w.n == 1 || w.s.pulled && w.n <= r.cfg.BlockSize {
 			decodes++
 		} else {
 			prefill += w.n
+			attended += w.attended()
 		}
 	}
-	took := r.cfg.StepBase + prefillTime(prefill)
+	took := r.cfg.StepBase + prefillTime(prefill, attended)
 	if decodes > 0 {
 		took += decodeTime(r.cache.share())
 	}

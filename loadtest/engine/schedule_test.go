@@ -127,11 +127,12 @@ func TestSchedule_ClientGoneWhileKVIsOnItsWay(t *testing.T) {
 
 func TestStepTime_FollowsTheFormulas(t *testing.T) {
 	for _, c := range []struct {
-		tokens int
-		want   float64 // ms, worked out by hand
-	}{{0, 0}, {1, 16.5}, {8192, 169.1}, {12000, 259.3}} {
-		if got := prefillTime(c.tokens).Seconds() * 1000; got < c.want-0.1 || got > c.want+0.1 {
-			t.Errorf("prefill of %d tokens: %.2f ms, want %.1f", c.tokens, got, c.want)
+		before, tokens int
+		want           float64 // ms, worked out by hand
+	}{{0, 0, 0}, {0, 1, 16.5}, {0, 8192, 169.1}, {0, 12000, 259.3}, {8192, 8192, 225.6}} {
+		w := work{s: &sequence{computed: c.before}, n: c.tokens}
+		if got := prefillTime(c.tokens, w.attended()).Seconds() * 1000; got < c.want-0.1 || got > c.want+0.1 {
+			t.Errorf("prefill of %d tokens behind %d: %.2f ms, want %.1f", c.tokens, c.before, got, c.want)
 		}
 	}
 	for _, c := range []struct{ share, want float64 }{{0, 5.74}, {0.5, 26.3}, {1, 34.01}} {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// prefillTime of one pass over a number of new tokens, unscaled. Source: the Dynamo
-// mocker's polynomial (dynamo:lib/mocker/src/common/perf_model.rs), in milliseconds.
-func prefillTime(tokens int) time.Duration {
+// prefillTime of one pass over a number of new tokens, unscaled; attended is work.attended of all of it. Source: the
+// Dynamo mocker's polynomial (dynamo:lib/mocker/src/common/perf_model.rs), in milliseconds. Its square is of prompts
+// computed at once: of a long one each step attends to all before it.
+func prefillTime(tokens int, attended float64) time.Duration {
 	if tokens == 0 {
 		return 0
 	}
-	t := float64(tokens)
-	return milliseconds(4.209989e-07*t*t + 1.518344e-02*t + 16.50142)
+	return milliseconds(4.209989e-07*attended + 1.518344e-02*float64(tokens) + 16.50142)
 }
 
 // decodeTime of one step of all decoding sequences, unscaled; kvShare is the share
