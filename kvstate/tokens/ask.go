@@ -90,7 +90,7 @@ func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 	known := c.tokens()
 	f, why := a.flightFor(p, t, &c)
 	if f != nil && a.waitsFor(t, &c) {
-		found, ok := f.wait(ctx, a.cfg.AskWait)
+		found, ok := f.wait(ctx, a.cfg.waitFor(t.size))
 		if why = found.Unknown; ok {
 			known = found
 		}
@@ -102,7 +102,7 @@ func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 	known.Text = p.chunksOf(&b)
 	known.Mode, known.Adapter, known.Salt = Engine, p.Adapter, p.Salt
 	if f != nil && !known.Complete {
-		known.Later = laterTokens(&known, f, a.cfg.AskWait)
+		known.Later = laterTokens(&known, f, a.cfg.waitFor(t.size))
 	}
 	return known, len(known.IDs) > 0
 }

@@ -365,3 +365,23 @@ func TestQuestions_TokenizeGetsTheTemplatesVariables(t *testing.T) {
 		}
 	}
 }
+
+// A long prompt takes an engine longer, and is worth waiting for longer: it is not prefilled in pieces without its ids.
+func TestAsk_WaitsLongerForALongPrompt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := asking(t, func(ctx context.Context, _ string, _ []byte) ([]byte, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}, nil)
+		for _, c := range []struct {
+			bytes int
+			want  time.Duration
+		}{{1000, 50 * time.Millisecond}, {512 << 10, 400 * time.Millisecond}, {64 << 20, 2 * time.Second}} {
+			start := time.Now()
+			s.Tokens(t.Context(), promptOf(t, []message{{"user", strings.Repeat("a", c.bytes)}}))
+			if took := time.Since(start); took.Round(10*time.Millisecond) != c.want {
+				t.Errorf("waited %v for a prompt of %d bytes, want %v", took, c.bytes, c.want)
+			}
+		}
+	})
+}

@@ -16,7 +16,8 @@ type Config struct {
 	// encoded pieces of text (tokenizer).
 	MemoryBytes int64
 
-	// AskWait is how long a request waits for an engine's answer (engine).
+	// AskWait is how long a request waits for an engine's answer (engine), if its prompt has up to 64 KiB of text. For
+	// a longer one it waits as much longer, as long as AskTimeout at most.
 	AskWait time.Duration
 	// AskTimeout bounds an ask that no request waits for any more; its answer serves the
 	// conversation's next turn.
@@ -69,4 +70,13 @@ func (c Config) Validate() error {
 	check(c.AskOver >= 0 && c.MaxAsks > 0, "%d asks at once, for more than %d unknown bytes", c.MaxAsks, c.AskOver)
 	check(c.Mode != Tokenizer || c.TokenizerFile != "", "mode tokenizer needs a tokenizer file")
 	return errors.Join(errs...)
+}
+
+// bytesPerWait is how much text of a prompt AskWait is for. An engine reads a megabyte in some 0.3 s, and prefills it
+// in several: without its tokens such a prompt is neither prefilled in pieces nor found in caches.
+const bytesPerWait = 64 << 10
+
+// waitFor is how long a request waits for the tokens of a prompt of so many bytes of text.
+func (c *Config) waitFor(size int) time.Duration {
+	return min(c.AskTimeout, max(c.AskWait, time.Duration(float64(c.AskWait)*float64(size)/bytesPerWait)))
 }
