@@ -116,13 +116,18 @@ func (d *decodeServer) offerRoom(j *job) bool {
 }
 
 // stage takes the KV of a piece of a prompt into the cache, where later pieces and the whole find
-// it: as a request for one token does, which holds it no longer than it takes to come.
+// it: as a request for one token does, which holds it no longer than it takes to say that. Such a request is looked
+// at between two steps, when it comes and when its KV is there, and ends with a step.
 func (d *decodeServer) stage(j *job) {
+	d.cluster.cal.at(d.group.stepEnds(), func() { d.pullPiece(j) })
+}
+
+func (d *decodeServer) pullPiece(j *job) {
 	blocks := j.req.whole()[:j.staging[0]/blockTokens]
 	hit := d.cache.match(blocks)
 	missing := blocks[hit:]
 	d.cache.hold(blocks[:hit])
-	if len(missing) == 0 || !d.cache.reserve(len(missing)) {
+	if len(missing) > 0 && !d.cache.reserve(len(missing)) {
 		d.cache.drop(blocks[:hit])
 		d.cluster.finishStaging(j)
 		return
@@ -134,9 +139,12 @@ func (d *decodeServer) stage(j *job) {
 				d.cluster.events.stored(d.cluster.scenario.Prefill+d.id, block)
 			}
 		}
-		d.cache.drop(blocks)
-		d.cluster.finishStaging(j)
-		d.admit()
+		step := d.cluster.hw.step(len(d.batch)+1, d.context+len(blocks)*blockTokens) * d.speed
+		d.cluster.cal.at(d.group.stepEnds()+step, func() {
+			d.cache.drop(blocks)
+			d.cluster.finishStaging(j)
+			d.admit()
+		})
 	})
 }
 

@@ -59,6 +59,15 @@ func (g *decodeGroup) stepsAt(now float64) int {
 	return k
 }
 
+// stepEnds is when the step under way ends, now if there is none.
+func (g *decodeGroup) stepEnds() float64 {
+	now := g.cluster.cal.now
+	if !g.running {
+		return now
+	}
+	return g.started + g.elapsed(min(g.steps, g.stepsAt(now)+1))
+}
+
 func (g *decodeGroup) schedule() {
 	g.version++
 	version := g.version

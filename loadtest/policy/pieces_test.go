@@ -84,7 +84,7 @@ func TestRun_DecodeComputesBetweenTheStepsOfItsStreams(t *testing.T) {
 }
 
 // A prompt that is too short for pieces is cut in two where its transfer takes long: decode pulls most of it
-// while the rest is computed, which follows at once. Where KV leaves layer by layer there is nothing to hide.
+// while the rest is computed, which follows at once; a pull costs decode's engine two steps. Where KV leaves layer by layer there is nothing to hide.
 func TestRun_ACutHidesTheTransfer(t *testing.T) {
 	alone := &Trace{Requests: []Request{{Prompt: 4000, Output: 10}}}
 	alone.Requests[0].Blocks = alone.newBlocks(nil, 4000)
@@ -105,7 +105,7 @@ func TestRun_ACutHidesTheTransfer(t *testing.T) {
 		j := &c.jobs[0]
 		moves, gained := 4000*s.Hardware.KVBytesPerToken/s.Hardware.NIC, meanTTFT(t, alone, &s, pairs(0))-(j.firstAt+s.trip()-j.arrived)
 		most := moves - s.RoundTrip - s.Hardware.PrefillStep
-		if hides && (j.pieces != 1 || j.staged < 3000 || gained < 0.7*most || gained > most) || !hides && (j.pieces != 0 || gained != 0) {
+		if hides && (j.pieces != 1 || j.staged < 2000 || gained < most/2 || gained > most) || !hides && (j.pieces != 0 || gained != 0) {
 			t.Errorf("%s: %d pieces, %d tokens pulled before the end, %.3f s gained of %.3f s that the transfer takes", name, j.pieces, j.staged, gained, moves)
 		}
 		if hides && (j.waited < s.RoundTrip || j.waited > 2*s.RoundTrip) {

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"math"
 	"time"
-
-	"github.com/tandem-gateway/tandem/kvstate/cached"
 )
 
 // Pieces is how the prefill of a long prompt is cut: over growing beginnings of the prompt, each a
@@ -25,9 +23,8 @@ const (
 	// leastHidden is how many seconds of a transfer a cut must hide, and worthOfCut how many times what it
 	// costs: a leg, and a step of the engine, more.
 	leastHidden, worthOfCut = 0.02, 3
-	// leastBehindCut is the least part of what a server lacks of a prompt that is behind the cut, and
-	// leastBeforeCut how many tokens it computes before it at least.
-	leastBehindCut, leastBeforeCut = 0.1, 512
+	// leastBeforeCut is how many tokens a part of a prompt has at least.
+	leastBeforeCut = 512
 	// mostCuts is how many times a prompt is cut at most: each cut hides a part of what the one before
 	// it left, and costs as much.
 	mostCuts = 3
@@ -71,44 +68,97 @@ func (p Pieces) End(c *Candidate, prompt, block int) int {
 
 // Cuts are where a prefill of all that is left of a prompt is cut so that decode pulls the KV before a cut
 // while what is behind it is computed; none where that is not worth it. What is behind one follows at once,
-// on the same place on the server: others have no turn in between. It takes as long to compute as
-// what is before it takes to move, as far as lengths say, and may be worth a cut itself. Of what is to move spare
-// need not be hidden: nobody waits for it.
-func (m *Model) Cuts(f *Candidates, prefill, decode, prompt, block int, spare time.Duration) (ends []int) {
-	if block <= 0 {
+// on the same place on the server: others have no turn in between. Of what is to move spare need not be hidden:
+// nobody waits for it.
+func (m *Model) Cuts(f *Candidates, prefill, decode, prompt, block int, spare time.Duration) []int {
+	from, to, w := &f.Prefill[prefill], &f.Decode[decode], newWork(prompt)
+	held, has := from.Cached.GPU, min(prompt, to.Cached.Confirmed())
+	if block <= 0 || held >= prompt || has >= prompt {
 		return nil
 	}
-	from, to := f.Prefill[prefill], &f.Decode[decode]
-	has := min(prompt, to.Cached.Confirmed())
-	link := prefill*len(f.Decode) + decode
-	for len(ends) < mostCuts && has < prompt {
-		moves := f.Links.After(0, link, float64(prompt-has)*m.TokenBytes(to))
-		end := m.cut(&from, has, prompt, block, moves, spare.Seconds())
-		if end == 0 {
+	bytes := float64(prompt-has) * m.TokenBytes(to)
+	leg := from.Prefill.Fixed() + m.HandOff.Seconds()
+	t := train{
+		held: held, has: has, prompt: prompt, leg: leg,
+		pull:     m.HandOff.Seconds() + stepsOfPull*to.nextStep,
+		computes: (m.prefill(from, &w) - from.Prefill.Fixed()) / float64(prompt-held),
+		moves:    f.Links.After(0, prefill*len(f.Decode)+decode, bytes) / float64(prompt-has),
+	}
+	if t.computes <= 0 {
+		return nil
+	}
+	best, first := t.ends(1, float64(prompt-held)), 0.0
+	nobodyWaits, parts := t.computes*float64(prompt-held)+spare.Seconds(), 1
+	for parts <= mostCuts {
+		next, ok := t.first(parts + 1)
+		if !ok {
 			break
 		}
-		ends = append(ends, end)
-		from.Cached, from.Remote = cached.Tokens{GPU: end}, Remote{} // by the time that the next part begins
-		has = max(has, end)
+		ends := max(t.ends(parts+1, next), nobodyWaits)
+		if best-ends < max(leastHidden, worthOfCut*leg) {
+			break
+		}
+		best, first, parts = ends, next, parts+1
 	}
-	return ends
+	return t.cuts(parts, first, block)
 }
 
-// cut is the next of Cuts on a server, where decode has leading tokens of the prompt, and the others take so many
-// seconds to move, of which some need not be hidden; 0: none is worth it.
-func (m *Model) cut(from *Candidate, has, prompt, block int, moves, spare float64) int {
-	held, w := from.Cached.GPU, newWork(prompt)
-	computes := m.prefill(from, &w) - from.Prefill.Fixed()
-	end := prompt - int(max(leastBehindCut, moves/(moves+computes))*float64(prompt-held))
-	end -= end % block
-	if end < held+leastBeforeCut || end <= has {
-		return 0
+// stepsOfPull is how many steps of its batch a decode server takes for a piece beside the transfer: it begins one
+// between two steps, sees between two steps that it has come, and ends it with a step. vLLM,
+// vllm/v1/core/sched/scheduler.py: WAITING_FOR_REMOTE_KVS.
+const stepsOfPull = 2
+
+// train is a prompt whose parts are computed one after the other, and pulled one after the other. It takes least
+// where each pull ends when the next part is computed.
+type train struct {
+	held, has, prompt int     // tokens that prefill holds and decode has, and all
+	computes, moves   float64 // seconds for a token
+	leg, pull         float64 // seconds that each part takes prefill, and decode, more
+}
+
+// first is how many tokens prefill computes in the first of so many parts; not ok where the prompt has no room for
+// them. The tokens of each are a line over those of the first.
+func (t *train) first(parts int) (tokens float64, ok bool) {
+	at, slope := 0.0, 1.0
+	atAll, slopeOfAll := at, slope
+	for i := 1; i < parts; i++ {
+		at, slope = t.behind(at, i == 1), t.moves/t.computes*slope
+		atAll, slopeOfAll = atAll+at, slopeOfAll+slope
 	}
-	hidden := min(moves*float64(end-has)/float64(prompt-has), computes*float64(prompt-end)/float64(prompt-held))
-	if min(hidden, moves-spare) < max(leastHidden, worthOfCut*(from.Prefill.Fixed()+m.HandOff.Seconds())) {
-		return 0
+	tokens = (float64(t.prompt-t.held) - atAll) / slopeOfAll
+	part, ok := tokens, tokens >= leastBeforeCut && float64(t.held)+tokens > float64(t.has)
+	for i := 1; i < parts; i++ {
+		part = t.behind(part, i == 1)
+		ok = ok && part >= leastBeforeCut
 	}
-	return end
+	return tokens, ok
+}
+
+// behind is how many tokens are computed while so many, that were computed before, are pulled. With the first
+// part decode pulls what it lacks before it, too.
+func (t *train) behind(tokens float64, first bool) float64 {
+	if first {
+		tokens += float64(t.held - t.has)
+	}
+	return (t.pull + t.moves*tokens - t.leg) / t.computes
+}
+
+// ends is when decode has all of a prompt of so many parts, of which prefill computes so many tokens first.
+func (t *train) ends(parts int, first float64) float64 {
+	return t.computes*first + float64(parts)*t.pull + t.moves*float64(t.prompt-t.has)
+}
+
+// cuts are the ends of all parts but the last, each with a block.
+func (t *train) cuts(parts int, first float64, block int) (ends []int) {
+	part, end, before := first, float64(t.held)+first, t.held
+	for i := 1; i < parts; i++ {
+		if cut := int(end) / block * block; cut > before {
+			ends, before = append(ends, cut), cut
+		}
+		part = t.behind(part, i == 1)
+		end += part
+	}
+	return ends
 }
 
 // PieceTime is what a server needs to prefill the tokens of a prompt that it lacks up to one.
