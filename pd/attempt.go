@@ -31,7 +31,7 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 		return nil
 	}
 	if failed := (pieceLegs{o}).prefillPieces(ctx, st, b); failed != nil {
-		b.decode.Release()
+		b.releaseDecode()
 		return failed
 	}
 	t := st.transfer(b)
@@ -39,13 +39,13 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 	answerKV{o}.take(st, b, t)
 	h := t.Handoff()
 	if failed := o.prefillLeg(ctx, st, b, t, h); failed != nil {
-		b.decode.Release()
+		b.releaseDecode()
 		return failed
 	}
 	b.handoff = h
 	switch {
 	case h.WholeAnswer != nil: // decode's place is given back unused
-		b.decode.Release()
+		b.releaseDecode()
 		answer, failed := st.form.fromPrefill(ctx, st, b, h.WholeAnswer)
 		b.answer = answer
 		return failed
@@ -93,7 +93,7 @@ func (o *Orchestrator) decodeWith(ctx context.Context, st *requestState, b *bind
 		b.hold.ask()
 	}
 	if ctx.Err() != nil { // the client left during prefill
-		b.decode.Release()
+		b.releaseDecode()
 		o.Metrics.countStranded(b.handoff)
 		return &LegError{Leg: DecodeLeg, Server: b.decode.Server().ID(), Kind: Gone, Err: context.Cause(ctx)}
 	}
@@ -101,7 +101,7 @@ func (o *Orchestrator) decodeWith(ctx context.Context, st *requestState, b *bind
 	if failed == nil {
 		return nil
 	}
-	b.decode.Release()
+	b.releaseDecode()
 	switch {
 	case !b.handoff.HasKV():
 	case failed.Kind == Unsent && !connector.Of(b.decode.Server()).DecodeBound && !b.handoff.GoesOn():

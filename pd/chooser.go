@@ -135,6 +135,9 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, n
 		return nil, chosen.Decode
 	}
 	b.decode = lease
+	if b.prefill != nil {
+		b.expected = ch.expectTransfer(r, b, now)
+	}
 	if chosen.Prefill == "" && r.req.Dialect.Split {
 		c := &v.candidates.Decode[number]
 		lease.BeginLocalPrefill(prefillWork(r, c, chosen.Terms.Prefill))

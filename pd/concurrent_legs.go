@@ -80,7 +80,7 @@ func (o bothLegs) run(ctx context.Context, st *requestState, b *binding) *LegErr
 	}
 	endPrefill(causeForPeer(failed))
 	endDecode(errPeer)
-	b.decode.Release()
+	b.releaseDecode()
 	o.engines.Forget(t.From.ID())
 	return o.primaryFailure(st, b, <-prefilled, failed)
 }
@@ -106,7 +106,7 @@ func (o bothLegs) engineNotFound(ctx context.Context, st *requestState, b *bindi
 	}
 	o.reportFailure(b.prefill, st, b, failed)
 	b.prefill.Release()
-	b.decode.Release()
+	b.releaseDecode()
 	return failed
 }
 

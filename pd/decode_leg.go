@@ -82,7 +82,7 @@ func (o *Orchestrator) decodeDriven(ctx context.Context, st *requestState, b *bi
 		st.releaseUnseenPrefill(b)
 		return nil
 	}
-	b.decode.Release()
+	b.releaseDecode()
 	if b.failedTransfer(failed) || failed.Kind == Timeout {
 		st.bind.tried.exclude(PrefillLeg, b.prefill.Server().ID())
 		b.prefill.Server().Suspect(pools.Prefill)

@@ -41,7 +41,7 @@ func (o pieceLegs) decodePieces(ctx context.Context, st *requestState, b *bindin
 		kept, failed := o.decodePiece(ctx, st, b, end)
 		if failed != nil {
 			o.reportFailure(b.decode, st, b, failed)
-			b.decode.Release()
+			b.releaseDecode()
 			return failed
 		}
 		if b.cut.done, b.cut.tokens = b.cut.done+1, end; !kept {

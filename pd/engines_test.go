@@ -385,6 +385,9 @@ func (f *engineFleet) nothingIsLeft() {
 		f.t.Errorf("%v are counted as waiting", models)
 	}
 	for _, s := range f.Fleet.Servers() {
+		if c := f.linkOf(s.ID()); c != (cost.Candidate{ID: s.ID()}) {
+			f.t.Errorf("the link of %s is taken: %v, and later %v", s.ID(), c.Moving, c.Coming)
+		}
 		for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
 			if in := s.InFlight(role, time.Now()); in.Requests != 0 || in.Tokens != 0 {
 				f.t.Errorf("%s %s: %d requests, %d tokens are held", role, s.ID(), in.Requests, in.Tokens)
@@ -434,4 +437,14 @@ func (f *engineFleet) attributes(of string) map[attribute.Key]attribute.Value {
 		}
 	}
 	return all
+}
+
+// linkOf is for how long the link of a server is taken, by what it sends or receives.
+func (f *engineFleet) linkOf(id string) cost.Candidate {
+	sends, receives := []cost.Candidate{{ID: id}}, []cost.Candidate{{ID: id}}
+	f.Binder.Links.SetMoving(sends, receives, time.Now())
+	if sends[0].Moving+sends[0].Coming > 0 {
+		return sends[0]
+	}
+	return receives[0]
 }

@@ -125,7 +125,7 @@ func (o *Orchestrator) checkLength(st *requestState, b *binding, t *connector.Tr
 	o.Log.Warn("prefill and decode tokenise a prompt differently, it is not handed over", "request_id", st.req.ID,
 		"prefill", t.From.ID(), "decode", t.To.ID(), "prefill_tokens", prefill, "decode_tokens", tokens)
 	o.Metrics.countStranded(b.handoff)
-	b.decode.Release()
+	b.releaseDecode()
 	st.retryWithoutBudget = true
 	return &LegError{Leg: DecodeLeg, Server: t.To.ID(), Kind: Broken, Err: errPromptMismatch}
 }

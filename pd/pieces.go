@@ -320,6 +320,7 @@ func (o pieceLegs) pullPiece(ctx context.Context, st *requestState, b *binding, 
 			<-before
 		}
 		transfer := o.Binder.Links.Begin(linkEndOf(h.From), linkEndOf(server), bytes, time.Now())
+		b.expected.Less(bytes)
 		defer func() { transfer.End(time.Now()) }()
 		o.Metrics.pieces.WithLabelValues(o.sendPull(ctx, piece, server, h)).Inc()
 	})

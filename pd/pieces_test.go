@@ -128,15 +128,31 @@ func TestPullPiece_TakesTheLink(t *testing.T) {
 		t.Fatal(failed)
 	}
 	taken := func() bool {
-		ends := [][]cost.Candidate{{{ID: b.chosen.Prefill}}, {{ID: b.chosen.Decode}}}
-		f.Binder.Links.SetMoving(ends[0], ends[1])
-		return ends[0][0].Moving > 0 && ends[1][0].Moving > 0
+		return f.linkOf(b.chosen.Prefill).Moving > 0 && f.linkOf(b.chosen.Decode).Moving > 0
 	}
 	f.eventually("the links are taken", taken)
 	cancel()
 	f.eventually("they are free", func() bool { return !taken() })
+	if f.linkOf(b.chosen.Decode).Coming == 0 {
+		t.Error("nothing is to come of a request that goes on")
+	}
 	b.undo()
-	f.Wait()
+	f.nothingIsLeft()
+}
+
+// From when a request has its servers on, others count with the transfer of its KV: less what has begun to move, and no
+// longer once it has.
+func TestBinding_OthersCountWithTheTransferToCome(t *testing.T) {
+	t.Parallel()
+	f := cuttingFleet(t, "0.32.0")
+	_, b := f.bindInPieces(7000, 7000, 0)
+	for _, id := range []string{b.chosen.Prefill, b.chosen.Decode} {
+		if c := f.linkOf(id); c.Moving != 0 || c.Coming <= 0 || c.ComesIn <= 0 || c.ComesIn > b.chosen.Terms.PrefilledIn() {
+			t.Errorf("%s: %v under way, %v to come in %v, of a prefill of %v", id, c.Moving, c.Coming, c.ComesIn, b.chosen.Terms.PrefilledIn())
+		}
+	}
+	b.undo()
+	f.nothingIsLeft()
 }
 
 // bindCut gives a request servers whose link is so slow that its prompt is cut, and one place to each part.

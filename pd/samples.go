@@ -17,10 +17,11 @@ type transferSample struct {
 	server   *pools.Server // that decodes
 	from, to cost.LinkEnd
 	bytes    float64
-	own      time.Duration  // what the servers are predicted to need themselves until the first event
-	slack    time.Duration  // by which that may be wrong
-	step     time.Duration  // of decoding
-	transfer *cost.Transfer // nil: it is not known when it began
+	own      time.Duration          // what the servers are predicted to need themselves until the first event
+	slack    time.Duration          // by which that may be wrong
+	step     time.Duration          // of decoding
+	transfer *cost.Transfer         // nil: it is not known when it began
+	expected *cost.ExpectedTransfer // likewise, until it has ended
 }
 
 // How far predictions may be off before what remains is taken for the transfer.
@@ -51,14 +52,19 @@ const (
 // The link is taken all the same, unless it waits for room.
 func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *transferSample {
 	c := &transferSample{server: b.decode.Server(), step: b.chosen.Terms.Step}
+	by := connector.Of(c.server)
+	beside := by.ConcurrentLegs || by.DecodeDriven
+	if beside {
+		c.expected = b.expected
+	} else {
+		b.expected.End()
+	}
 	if !b.handoff.HasKV() || b.chosen.Terms.KVRoom > 0 {
 		return c
 	}
 	reading := time.Duration(st.req.PromptTokens) * readingPerToken / 2
 	c.own, c.slack = ch.Cost.HandOff+c.step+reading, reading
 	moved := b.handoff.Coverage().Tokens
-	by := connector.Of(c.server)
-	beside := by.ConcurrentLegs || by.DecodeDriven
 	if beside {
 		prefill := b.chosen.Terms.Queue + b.chosen.Terms.Prefill
 		moved, c.own, c.slack = st.req.PromptTokens, c.own+prefill, c.slack+time.Duration(prefillSlack*float64(prefill))
@@ -75,6 +81,16 @@ func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *t
 		c.transfer = ch.Links.Begin(c.from, c.to, c.bytes, now)
 	}
 	return c
+}
+
+// expectTransfer notes that decode's server is to pull what it lacks of a prompt from prefill's. What another request
+// brings it meanwhile is not known yet.
+func (ch *Chooser) expectTransfer(r *bindRequest, b *binding, now time.Time) *cost.ExpectedTransfer {
+	lacking := ch.lacking(b, r.req.PromptTokens)
+	if lacking <= 0 {
+		return nil
+	}
+	return ch.Links.Expect(linkEndOf(b.prefill.Server()), linkEndOf(b.decode.Server()), float64(lacking)*b.tokenBytes, b.chosen.Terms.PrefilledIn(), now)
 }
 
 // lacking is how many of so many tokens of a prompt decode has yet to pull: not those that it holds or has pulled
@@ -119,7 +135,10 @@ func (c *transferSample) teaches(now time.Time) bool {
 }
 
 // end says that the transfer is no longer under way.
-func (c *transferSample) end() { c.transfer.End(time.Now()) }
+func (c *transferSample) end() {
+	c.transfer.End(time.Now())
+	c.expected.End()
+}
 
 // computesPrompts reports whether a server has prompts to compute, between the steps of
 // its batch.

@@ -68,7 +68,7 @@ func (sn *Snapshotter) retakeSnapshot(v *snapshot, model, base string, now time.
 	v.candidates.Decode = sn.candidates(v.candidates.Decode, v.decode, decode, tokenBytes, now)
 	cost.JudgeByPeers(&v.candidates)
 	sn.setShares(v)
-	sn.Links.SetMoving(v.candidates.Prefill, v.candidates.Decode)
+	sn.Links.SetMoving(v.candidates.Prefill, v.candidates.Decode, now)
 	v.candidates.Links = sn.Links.Table(v.candidates.Prefill, v.candidates.Decode, now)
 }
 

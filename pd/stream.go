@@ -163,7 +163,7 @@ func (s *Stream) Close() {
 
 // endLeg is the end of a leg on the gateway's side, once its connection is closed.
 func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
-	defer b.decode.Release()
+	defer b.releaseDecode()
 	server := b.decode.Server()
 	var broken *BrokenStreamError
 	defer b.span.End()

@@ -203,7 +203,7 @@ func (a streamedAnswer) begin(ctx context.Context, st *requestState, b *binding)
 		if b.behindSent {
 			return // what decode says is counted with it
 		}
-		b.decode.Release()
+		b.releaseDecode()
 		o.Metrics.countStranded(b.handoff)
 		prefill, _ := b.handoff.First.Usage()
 		o.countAnswer(st, prefill, prefill.Cached, 1)

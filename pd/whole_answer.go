@@ -51,6 +51,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	start := time.Now()
 	sample := o.Binder.beginTransfer(st, b, start)
 	defer sample.end()
+	defer time.AfterFunc(b.chosen.Terms.FirstStep(), sample.expected.End).Stop() // nothing says when it has come
 	if b.pull != nil {
 		defer o.endPullUnseen(b)()
 	}
@@ -100,7 +101,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	st.measureUsage(b, usage, b.prefillCached(usage))
 	o.Binder.learnOutput(st, usage)
 	o.evaluateChoice(ctx, st, b)
-	b.decode.Release()
+	b.releaseDecode()
 	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: answer.As(clean), Usage: usage}, nil
 }
 

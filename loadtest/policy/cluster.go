@@ -338,6 +338,9 @@ func (c *cluster) askDecode(j *job) {
 	if c.ours && !c.decodes[j.pair.Decode].beginPull(j) {
 		return
 	}
+	if learner, ok := j.sender.policy().(pullAwaiter); ok && j.pieces > 0 {
+		learner.BeginTransfer(j.sender.viewFor(j), j)
+	}
 	j.holdFirst(c.cal.now)
 	c.cal.after(c.scenario.handOff(), func() { c.decodes[j.pair.Decode].submit(j) })
 }
@@ -380,6 +383,9 @@ func (c *cluster) finishPiece(j *job) {
 // stage pulls the KV of the first piece that waits for it: a request to decode of its own, that
 // leaves it in decode's cache.
 func (c *cluster) stage(j *job) {
+	if watcher, ok := j.sender.policy().(pullWatcher); ok {
+		watcher.BeginPull(j.sender.viewFor(j), j, max(0, j.estimate.bytes-float64(j.req.Prompt-j.staging[0])*c.hw.KVBytesPerToken))
+	}
 	c.cal.after(c.scenario.handOff(), func() { c.decodes[j.pair.Decode].stage(j) })
 }
 
@@ -387,6 +393,9 @@ func (c *cluster) stage(j *job) {
 func (c *cluster) finishStaging(j *job) {
 	blocks := j.req.whole()[:j.staging[0]/blockTokens]
 	j.staging = j.staging[1:]
+	if watcher, ok := j.sender.policy().(pullWatcher); ok {
+		watcher.EndPull(j.sender.viewFor(j), j)
+	}
 	c.prefills[j.pair.Prefill].release(blocks, 0)
 	switch {
 	case len(j.staging) > 0:

@@ -26,6 +26,7 @@ type fleet struct {
 	unseenStore bool            // what the store has is not known
 	serves      order.Objective // for throughput it has the objective of the first token, too
 	moving      map[*job]*cost.Transfer
+	expected    map[*job]*cost.ExpectedTransfer
 	linksAt     float64 // when what is believed of the links was written; negative: it has changed since
 }
 
@@ -35,7 +36,7 @@ const engineBlock = 16
 
 func newFleet(s *Scenario, aggregated bool) *fleet {
 	h := &s.Hardware
-	f := &fleet{aggregated: aggregated, linksAt: -1, moving: make(map[*job]*cost.Transfer), model: cost.Default()}
+	f := &fleet{aggregated: aggregated, linksAt: -1, moving: make(map[*job]*cost.Transfer), expected: make(map[*job]*cost.ExpectedTransfer), model: cost.Default()}
 	f.model.HandOff, f.model.KVBytesPerToken = runDuration(s.handOff()), int(h.KVBytesPerToken)
 	f.model.BlockTokens, f.model.ChunkTokens, f.model.StepTokens = blockTokens, h.DecodeTokens, h.PrefillTokens
 	if s.Store != nil {
@@ -97,7 +98,7 @@ func (f *fleet) refresh(v *View) {
 	}
 	if f.linksAt != v.now {
 		f.linksAt = v.now
-		f.links.SetMoving(f.field.Prefill, f.field.Decode)
+		f.links.SetMoving(f.field.Prefill, f.field.Decode, now)
 		f.links.Fill(f.field.Links, f.field.Prefill, f.field.Decode, now)
 	}
 	f.model.PriceServers(&f.field, &f.servers)
@@ -184,17 +185,44 @@ func (f *fleet) itl(v *View) time.Duration { return runDuration(cmp.Or(f.gap, v.
 // Prefilled and Transferred teach the links. A transfer that had to wait for room, or while
 // decode computed prompts, shows nothing of them.
 func (f *fleet) Prefilled(v *View, j *job) {
-	if !j.awaits { // else it moves nothing yet
+	if !j.awaits && j.pieces == 0 { // else it moves nothing yet
 		f.BeginTransfer(v, j)
 	}
 }
 
+// expect notes that decode is to pull what it lacks of a request, which is prefilled in so many seconds.
+func (f *fleet) expect(v *View, j *job, in float64) {
+	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]
+	f.expected[j] = f.links.Expect(p.LinkEnd(), d.LinkEnd(), v.MissingBytes(j.pair.Decode), runDuration(in), clockTime(v.now))
+	f.linksAt = -1
+}
+
 // BeginTransfer takes a transfer to be under way.
 func (f *fleet) BeginTransfer(v *View, j *job) {
+	f.expected[j].End()
+	delete(f.expected, j)
+	f.begin(v, j, j.estimate.bytes)
+}
+
+// begin takes so many bytes of a request to be under way, and nothing else of it.
+func (f *fleet) begin(v *View, j *job, bytes float64) {
 	f.moving[j].End(clockTime(v.now))
 	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]
 	f.linksAt = -1
-	f.moving[j] = f.links.Begin(p.LinkEnd(), d.LinkEnd(), j.estimate.bytes, clockTime(v.now))
+	f.moving[j] = f.links.Begin(p.LinkEnd(), d.LinkEnd(), bytes, clockTime(v.now))
+}
+
+// BeginPull and EndPull take what decode pulls of a piece from what is expected, and from what it lacks of the request.
+func (f *fleet) BeginPull(v *View, j *job, bytes float64) {
+	f.begin(v, j, bytes)
+	f.expected[j].Less(bytes)
+	j.estimate.bytes = max(0, j.estimate.bytes-bytes)
+}
+
+func (f *fleet) EndPull(v *View, j *job) {
+	f.moving[j].End(clockTime(v.now))
+	delete(f.moving, j)
+	f.linksAt = -1
 }
 
 func (f *fleet) Transferred(v *View, j *job, seconds float64) {

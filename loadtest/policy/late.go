@@ -135,6 +135,10 @@ func (b *lateBinder) Next(v *View) (*job, bool) {
 	j.pair = turn.Pair
 	b.updateCached(v, j)
 	if j.pair.Prefill != Aggregated {
+		if j.pieces == 0 {
+			terms := b.servers.Terms(turn.Ticket, turn.Pair, 1)
+			b.expect(v, j, terms.Ready+terms.Ahead+terms.Prefill)
+		}
 		j.upTo = b.pieces.End(&b.field.Prefill[j.pair.Prefill], j.req.Prompt, blockTokens)
 		if j.cuts = nil; j.upTo == j.req.Prompt && b.pieces > 0 && !v.scenario().Overlap {
 			j.cuts = b.model.Cuts(&b.field, j.pair.Prefill, j.pair.Decode, j.req.Prompt, blockTokens, b.spare(v, j))

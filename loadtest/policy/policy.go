@@ -65,10 +65,16 @@ type transferLearner interface {
 	Transferred(v *View, j *job, seconds float64)
 }
 
-// pullAwaiter is a transferLearner whose legs on decode wait for what decode pulls for others: the transfer begins later
-// than with prefill's answer.
+// pullAwaiter is a transferLearner whose legs on decode wait for what decode pulls for others, or of pieces before: the
+// transfer begins later than with prefill's answer.
 type pullAwaiter interface {
 	BeginTransfer(v *View, j *job)
+}
+
+// pullWatcher is a transferLearner that is told when decode begins to pull so many bytes of a piece, and when it has them.
+type pullWatcher interface {
+	BeginPull(v *View, j *job, bytes float64)
+	EndPull(v *View, j *job)
 }
 
 // firstHolder is a Chooser or a queueingChooser that has prefill's token held where the second one is

@@ -24,6 +24,8 @@ type Candidate struct {
 	Ready        time.Duration // until it can take the request at all: an adapter to load, a sleep to end
 	Queue        time.Duration // predicted time until its outstanding prefill work is done
 	Moving       time.Duration // predicted time for which its link is taken by KV under way
+	Coming       time.Duration // likewise by KV that is to come, when prefills are done
+	ComesIn      time.Duration // predicted time until that begins, in the mean of its bytes
 	Forming      time.Duration // of it, what is done in the same step of the engine as a prompt that is sent now
 	Queued       int           // requests of that work
 	Rest         time.Duration // predicted time of what is left of prompts of which pieces are in that work

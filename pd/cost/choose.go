@@ -51,9 +51,12 @@ type Terms struct {
 // TTFT is the part of it that the client waits for before the first token.
 func (t *Terms) TTFT() time.Duration { return t.FirstStep() - t.FirstGap() }
 
+// PrefilledIn is the time until the prompt is prefilled.
+func (t *Terms) PrefilledIn() time.Duration { return t.Ready + t.Queue + t.Prefill }
+
 // FirstStep is the time until decode has done its first step.
 func (t *Terms) FirstStep() time.Duration {
-	return t.Ready + t.Queue + t.Prefill + t.Transfer + t.KVRoom + t.Step
+	return t.PrefilledIn() + t.Transfer + t.KVRoom + t.Step
 }
 
 // FirstGap is the part of it that lies between the first and the second token, 0 where decode

@@ -27,7 +27,8 @@ type Links struct {
 	pairs           map[pairID]*pairSlowness
 	slow            map[pairID]*pairSlowness // those of the pairs that count
 	moving          map[*Transfer]struct{}
-	sending         map[string]linkUse // by prefill server; those that send nothing are not there
+	began           time.Time          // zero: nothing was expected yet
+	sending         map[string]linkUse // by prefill server; those that send nothing and have nothing to send are not there
 	receiving       map[string]linkUse // by decode server, likewise
 	tables          []linkTable        // of the latest fleets
 }
@@ -66,6 +67,14 @@ func NewLinks(prior LinkPrior) *Links {
 		l.classes[i] = curve.NewLearned(curve.Curve{p.Latency.Seconds(), 1e9 / p.BytesPerSecond, 0}, anchors, linkForgetting)
 	}
 	return l
+}
+
+// sinceLocked is a time in seconds since the first that was asked for.
+func (l *Links) sinceLocked(now time.Time) float64 {
+	if l.began.IsZero() {
+		l.began = now
+	}
+	return now.Sub(l.began).Seconds()
 }
 
 // linkForgetting is the time without a transfer in which what the links of a distance have

@@ -231,7 +231,7 @@ func TestTransfer_TakesTheLinksOfItsServers(t *testing.T) {
 	l := NewLinks(LinkPrior{{BytesPerSecond: 1e10}, {BytesPerSecond: 1e10}, {BytesPerSecond: 1e9}, {BytesPerSecond: 1e9}})
 	prefill, decode := []Candidate{*at("p", "r1"), *at("q", "r1")}, []Candidate{*at("d", "r1"), *at("e", "r2")}
 	moving := func() (seconds [4]float64) {
-		l.SetMoving(prefill, decode)
+		l.SetMoving(prefill, decode, linkTime)
 		for i, c := range append(slices.Clone(prefill), decode...) {
 			seconds[i] = math.Round(1000*c.Moving.Seconds()) / 1000
 		}
@@ -249,4 +249,46 @@ func TestTransfer_TakesTheLinksOfItsServers(t *testing.T) {
 	if got := moving(); got != [4]float64{} {
 		t.Errorf("both have ended, taken for %v s", got)
 	}
+}
+
+// What is to come takes the links of both servers too, from when its prefill is predicted to be done; no longer what
+// has begun to move of it, and nothing once it has ended.
+func TestExpectedTransfer_TakesTheLinksFromWhenItIsDue(t *testing.T) {
+	l := NewLinks(LinkPrior{{BytesPerSecond: 1e10}, {BytesPerSecond: 1e10}, {BytesPerSecond: 1e9}, {BytesPerSecond: 1e9}})
+	prefill, decode := []Candidate{*at("p", "r1"), *at("q", "r1")}, []Candidate{*at("d", "r1"), *at("e", "r2")}
+	coming := func(after time.Duration) (ends [4][3]float64) {
+		l.SetMoving(prefill, decode, linkTime.Add(after))
+		for i, c := range append(slices.Clone(prefill), decode...) {
+			for k, d := range []time.Duration{c.Moving, c.Coming, c.ComesIn} {
+				ends[i][k] = math.Round(1000*d.Seconds()) / 1000
+			}
+		}
+		return ends
+	}
+	check := func(what string, after time.Duration, want [4][3]float64) {
+		t.Helper()
+		if got := coming(after); got != want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	near := l.Expect(prefill[0].LinkEnd(), decode[0].LinkEnd(), 1e10, time.Second, linkTime)
+	far := l.Expect(prefill[0].LinkEnd(), decode[1].LinkEnd(), 3e10, 5*time.Second, linkTime)
+	check("two are expected", 0, [4][3]float64{{0, 4, 4}, {}, {0, 1, 1}, {0, 3, 5}})
+	check("two seconds later", 2*time.Second, [4][3]float64{{0, 4, 2}, {}, {0, 1, 0}, {0, 3, 3}})
+	moves := l.Begin(prefill[0].LinkEnd(), decode[1].LinkEnd(), 1e10, linkTime)
+	far.Less(1e10)
+	check("a third of one has begun", 0, [4][3]float64{{1, 3, 3.667}, {}, {0, 1, 1}, {1, 2, 5}})
+	far.Less(9e10) // more than there is
+	near.End()
+	near.End()
+	near.Less(1e9)
+	check("one has begun, the other has ended", 0, [4][3]float64{{1, 0, 0}, {}, {}, {1, 0, 0}})
+	far.End()
+	moves.End(linkTime)
+	if check("nothing is left", 0, [4][3]float64{}); len(l.sending)+len(l.receiving) != 0 {
+		t.Errorf("%v and %v are kept", l.sending, l.receiving)
+	}
+	var none *ExpectedTransfer
+	none.Less(1)
+	none.End()
 }

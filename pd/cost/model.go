@@ -101,12 +101,16 @@ func (c *Candidate) priceLoad(to *order.PrefillState, fullStep *curve.Features) 
 	to.Ahead, to.Forming, to.StepWork = inSeconds(c.Queue), inSeconds(c.Forming), stepWork(&c.Prefill, fullStep)
 	to.PerStep = c.Prefill.Fixed()
 	to.Awaiting, to.Queued, to.Stalls, to.Self, to.Rest = 0, c.Queued, c.Decodes, -1, inSeconds(c.Rest)
-	to.Excluded, to.SaysFirst, to.Sending = c.Excluded, c.FirstBlock > 0, inSeconds(c.Moving)
+	to.Excluded, to.SaysFirst, to.Sending = c.Excluded, c.FirstBlock > 0, c.linkUse()
+}
+
+func (c *Candidate) linkUse() order.LinkUse {
+	return order.LinkUse{Moving: inSeconds(c.Moving), Coming: inSeconds(c.Coming), ComesIn: inSeconds(c.ComesIn)}
 }
 
 // priceStep writes what any request finds on a decode server, likewise.
 func (c *Candidate) priceStep(to *order.DecodeState) {
-	to.Receiving = inSeconds(c.Moving)
+	to.Receiving = c.linkUse()
 	c.nextStep = c.stepWithOneMore()
 	to.Step, to.Ahead, to.PerToken = c.nextStep, inSeconds(c.Queue), c.Step.PerToken()
 	to.Running, to.Queued, to.Used, to.KVRoom = c.Running, c.Queued, c.KVUsed, math.MaxInt

@@ -87,6 +87,8 @@ func (c *Candidate) pack(x *packing.Coder) {
 	packing.Int(x, &c.Ready)
 	packing.Int(x, &c.Queue)
 	packing.Int(x, &c.Moving)
+	packing.Int(x, &c.Coming)
+	packing.Int(x, &c.ComesIn)
 	packing.Int(x, &c.Forming)
 	packing.Int(x, &c.Queued)
 	packing.Int(x, &c.Rest)

@@ -185,6 +185,11 @@ func playTurns(o *Order, s *Servers, now float64, all bool) string {
 	return b.String()
 }
 
+func drawLinkUse(t *rapid.T, label string) LinkUse {
+	seconds := rapid.SampledFrom([]float64{0, 0.5, 3})
+	return LinkUse{Moving: seconds.Draw(t, label), Coming: seconds.Draw(t, label+" later"), ComesIn: seconds.Draw(t, label+" in")}
+}
+
 // randomFleet draws servers and tickets.
 func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 	prefills, decodes := rapid.IntRange(1, 5).Draw(t, "prefills"), rapid.IntRange(1, 5).Draw(t, "decodes")
@@ -195,13 +200,13 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 	}
 	s.Links.Fastest = rapid.SampledFrom([]float64{0, 1e-11}).Draw(t, "fastest")
 	for p := range prefills {
-		s.Prefill = append(s.Prefill, PrefillState{Self: rapid.SampledFrom([]int{-1, p}).Draw(t, "self"), Stalls: rapid.SampledFrom([]int{0, 2}).Draw(t, "stalls"), Ahead: rapid.SampledFrom([]float64{0, 0.05, 0.2, 1, 4}).Draw(t, "ahead"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0, SaysFirst: rapid.Bool().Draw(t, "says first"), Sending: rapid.SampledFrom([]float64{0, 0.5, 3}).Draw(t, "sending")})
+		s.Prefill = append(s.Prefill, PrefillState{Self: rapid.SampledFrom([]int{-1, p}).Draw(t, "self"), Stalls: rapid.SampledFrom([]int{0, 2}).Draw(t, "stalls"), Ahead: rapid.SampledFrom([]float64{0, 0.05, 0.2, 1, 4}).Draw(t, "ahead"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0, SaysFirst: rapid.Bool().Draw(t, "says first"), Sending: drawLinkUse(t, "sending")})
 	}
 	for range decodes {
 		s.Decode = append(s.Decode, DecodeState{
 			Ahead: rapid.SampledFrom([]float64{0, 0.3}).Draw(t, "prompts ahead"),
 			Step:  rapid.Float64Range(0.01, 0.1).Draw(t, "step"), PerToken: rapid.Float64Range(0, 1e-6).Draw(t, "per token"), Used: rapid.IntRange(0, 100_000).Draw(t, "used"),
-			Running: rapid.IntRange(0, 3).Draw(t, "running"), KVRoom: rapid.IntRange(0, 30_000).Draw(t, "room"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0, GoesOn: rapid.Bool().Draw(t, "goes on"), Receiving: rapid.SampledFrom([]float64{0, 1}).Draw(t, "receiving"),
+			Running: rapid.IntRange(0, 3).Draw(t, "running"), KVRoom: rapid.IntRange(0, 30_000).Draw(t, "room"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0, GoesOn: rapid.Bool().Draw(t, "goes on"), Receiving: drawLinkUse(t, "receiving"),
 		})
 	}
 	s.CompareSteps()
@@ -278,7 +283,14 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 		}
 		wait := 0.0
 		if s.Gate && t.Missing[pair.Decode] > 0 {
-			wait = max(0, max(p.Sending, d.Receiving)-s.HandOff-p.Ahead-t.Prefill[pair.Prefill])
+			first := s.HandOff + p.Ahead + t.Prefill[pair.Prefill]
+			for _, use := range []LinkUse{p.Sending, d.Receiving} {
+				free := use.Moving
+				if use.ComesIn <= first && use.Coming > 0 {
+					free = max(free, use.ComesIn) + use.Coming
+				}
+				wait = max(wait, free-first)
+			}
 		}
 		there += max(d.Ahead, s.HandOff+p.Ahead+t.Prefill[pair.Prefill]+s.Links.Latency[i]+t.Missing[pair.Decode]*s.Links.SecondsPerByte[i]+wait)
 		cost += price*t.Reference[pair.Prefill] + t.Prefill[pair.Prefill]*(float64(p.Stalls)+max(0, float64(p.Awaiting)-s.AverageAwaiting))

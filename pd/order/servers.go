@@ -40,7 +40,7 @@ type PrefillState struct {
 	// Rest is the seconds of what is left of prompts of which pieces are in Ahead.
 	Rest float64
 
-	Sending  float64 // seconds for which its link is taken by KV under way
+	Sending  LinkUse // of its link, by KV
 	Queued   int     // requests that were sent to it and are not answered
 	Awaiting int     // requests behind the one that is priced, in the order of service, which wait for this server
 	Stalls   int     // sequences that decode there and stall while it prefills
@@ -60,7 +60,7 @@ type DecodeState struct {
 	Step      float64 // seconds of its next step with one sequence more
 	Beyond    float64 // seconds by which Step is longer than the mean of all decode servers: CompareSteps
 	PerToken  float64 // seconds that each further token of KV adds to a step
-	Receiving float64 // seconds for which its link is taken by KV under way
+	Receiving LinkUse // of its link, by KV
 	Running   int     // sequences that stall while a prompt is computed there
 	Queued    int     // requests whose prompts it is to compute itself
 	Used      int     // KV tokens that are in use, or reserved for requests on their way
@@ -185,7 +185,19 @@ func (s *Servers) linkWait(pair Pair, bytes, first float64) float64 {
 	if !s.Gate || bytes == 0 {
 		return 0
 	}
-	return max(0, s.Prefill[pair.Prefill].Sending-first, s.Decode[pair.Decode].Receiving-first)
+	return max(s.Prefill[pair.Prefill].Sending.after(first), s.Decode[pair.Decode].Receiving.after(first))
+}
+
+// LinkUse is for how long a server's link is taken, in seconds: by what is under way, and by what is to come of
+// requests whose prefills have their places, which all begins at one time, that of an average byte of it.
+type LinkUse struct{ Moving, Coming, ComesIn float64 }
+
+// after is what of it is left after so many seconds.
+func (u *LinkUse) after(seconds float64) float64 {
+	if u.Coming == 0 || seconds < u.ComesIn {
+		return max(0, u.Moving-seconds)
+	}
+	return max(0, max(u.Moving, u.ComesIn)+u.Coming-seconds)
 }
 
 // tokenAt is when prefill's token is there, where it is the first one and decode is ready so much

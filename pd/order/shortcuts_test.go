@@ -136,7 +136,7 @@ func (c *crowd) change(rng *rand.Rand) {
 	for p := range c.s.Prefill {
 		state := &c.s.Prefill[p]
 		state.Ahead = []float64{0, 0, 0.03, 0.3, 1, 3}[rng.IntN(6)]
-		state.Rest, state.Sending = 0, []float64{0, 0, 1}[rng.IntN(3)]
+		state.Rest, state.Sending = 0, []LinkUse{{}, {}, {Moving: 1}, {Coming: 1, ComesIn: 0.1}}[rng.IntN(4)]
 		if rng.IntN(6) == 0 {
 			state.Rest = rng.Float64()
 		}

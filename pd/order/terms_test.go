@@ -134,20 +134,31 @@ func TestTerms_KVWaitsForWhatIsUnderWay(t *testing.T) {
 	s, ticket := fleetOf(1, 1), &Ticket{}
 	ticket.price(s, math.Inf(1))
 	s.HandOff, s.Prefill[0].Ahead = 0.25, 0.25
-	wait := func(sending, receiving float64) float64 {
-		s.Prefill[0].Sending, s.Decode[0].Receiving = 0, 0
+	wait := func(sending, receiving LinkUse) float64 {
+		s.Prefill[0].Sending, s.Decode[0].Receiving = LinkUse{}, LinkUse{}
 		free := s.Terms(ticket, Pair{0, 0}, 1)
 		s.Prefill[0].Sending, s.Decode[0].Receiving = sending, receiving
 		busy := s.Terms(ticket, Pair{0, 0}, 1)
 		return busy.Transfer - free.Transfer
 	}
-	for _, c := range []struct{ sending, receiving, want float64 }{{2, 3, 1.5}, {2, 0, 0.5}, {1.25, 1.5, 0}} {
+	for _, c := range []struct {
+		sending, receiving LinkUse
+		want               float64
+	}{
+		{LinkUse{Moving: 2}, LinkUse{Moving: 3}, 1.5},
+		{LinkUse{Moving: 2}, LinkUse{}, 0.5},
+		{LinkUse{Moving: 1.25}, LinkUse{Moving: 1.5}, 0},
+		{LinkUse{Coming: 1, ComesIn: 1}, LinkUse{}, 0.5},            // it is taken from 1 to 2 s, and this comes after 1.5
+		{LinkUse{Coming: 1, ComesIn: 2}, LinkUse{}, 0},              // this comes before
+		{LinkUse{Moving: 2, Coming: 1, ComesIn: 1}, LinkUse{}, 1.5}, // one after the other, to 3 s
+		{LinkUse{Moving: 2, Coming: 1, ComesIn: 1.75}, LinkUse{}, 0.5},
+	} {
 		if got := wait(c.sending, c.receiving); got != c.want {
-			t.Errorf("waits for %v s for links that are taken for %v and %v s, want %v", got, c.sending, c.receiving, c.want)
+			t.Errorf("waits for %v s for links that are taken for %+v and %+v s, want %v", got, c.sending, c.receiving, c.want)
 		}
 	}
 	ticket.Missing[0] = 0
-	if got := wait(2, 3); got != 0 {
+	if got := wait(LinkUse{Moving: 2}, LinkUse{Moving: 3}); got != 0 {
 		t.Errorf("a server that lacks nothing waits for %v s", got)
 	}
 }

@@ -333,7 +333,7 @@ func TestOrder_KVUnderWayLeavesNoServerFreeForLonger(t *testing.T) {
 	k := &Ticket{Weights: Latency.Weights()}
 	k.price(s, math.Inf(1))
 	k.Prefill[0], k.Prefill[1] = 0.1, 3
-	s.Prefill[0].Ahead, s.Prefill[1].Sending = 1, 10
+	s.Prefill[0].Ahead, s.Prefill[1].Sending.Moving = 1, 10
 	o.Add(k, s.Links)
 	for seconds := range 12 {
 		s.Now = virtual(float64(seconds))
