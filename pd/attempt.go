@@ -27,7 +27,7 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 	if b.prefill == nil {
 		return pieceLegs{o}.decodePieces(ctx, st, b)
 	}
-	if by := connector.Of(b.decode.Server()); by.ConcurrentLegs || by.DecodeDriven {
+	if movesWithPrefill(b.decode.Server()) {
 		return nil
 	}
 	if failed := (pieceLegs{o}).prefillPieces(ctx, st, b); failed != nil {

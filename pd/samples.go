@@ -17,11 +17,10 @@ type transferSample struct {
 	server   *pools.Server // that decodes
 	from, to cost.LinkEnd
 	bytes    float64
-	own      time.Duration          // what the servers are predicted to need themselves until the first event
-	slack    time.Duration          // by which that may be wrong
-	step     time.Duration          // of decoding
-	transfer *cost.Transfer         // nil: it is not known when it began
-	expected *cost.ExpectedTransfer // likewise, until it has ended
+	own      time.Duration  // what the servers are predicted to need themselves until the first event
+	slack    time.Duration  // by which that may be wrong
+	step     time.Duration  // of decoding
+	transfer *cost.Transfer // nil: it is not known when it began
 }
 
 // How far predictions may be off before what remains is taken for the transfer.
@@ -52,19 +51,13 @@ const (
 // The link is taken all the same, unless it waits for room.
 func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *transferSample {
 	c := &transferSample{server: b.decode.Server(), step: b.chosen.Terms.Step}
-	by := connector.Of(c.server)
-	beside := by.ConcurrentLegs || by.DecodeDriven
-	if beside {
-		c.expected = b.expected
-	} else {
-		b.expected.End()
-	}
+	b.expected.End()
 	if !b.handoff.HasKV() || b.chosen.Terms.KVRoom > 0 {
 		return c
 	}
 	reading := time.Duration(st.req.PromptTokens) * readingPerToken / 2
 	c.own, c.slack = ch.Cost.HandOff+c.step+reading, reading
-	moved := b.handoff.Coverage().Tokens
+	moved, beside := b.handoff.Coverage().Tokens, movesWithPrefill(c.server)
 	if beside {
 		prefill := b.chosen.Terms.Queue + b.chosen.Terms.Prefill
 		moved, c.own, c.slack = st.req.PromptTokens, c.own+prefill, c.slack+time.Duration(prefillSlack*float64(prefill))
@@ -83,11 +76,17 @@ func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *t
 	return c
 }
 
-// expectTransfer notes that decode's server is to pull what it lacks of a prompt from prefill's. What another request
-// brings it meanwhile is not known yet.
+// movesWithPrefill reports whether a server gets a prompt's KV while prefill computes it.
+func movesWithPrefill(decode *pools.Server) bool {
+	by := connector.Of(decode)
+	return by.ConcurrentLegs || by.DecodeDriven
+}
+
+// expectTransfer notes that decode's server is to pull what it lacks of a prompt from prefill's, when that is done.
+// What another request brings it meanwhile is not known yet.
 func (ch *Chooser) expectTransfer(r *bindRequest, b *binding, now time.Time) *cost.ExpectedTransfer {
 	lacking := ch.lacking(b, r.req.PromptTokens)
-	if lacking <= 0 {
+	if lacking <= 0 || movesWithPrefill(b.decode.Server()) {
 		return nil
 	}
 	return ch.Links.Expect(linkEndOf(b.prefill.Server()), linkEndOf(b.decode.Server()), float64(lacking)*b.tokenBytes, b.chosen.Terms.PrefilledIn(), now)
@@ -135,10 +134,7 @@ func (c *transferSample) teaches(now time.Time) bool {
 }
 
 // end says that the transfer is no longer under way.
-func (c *transferSample) end() {
-	c.transfer.End(time.Now())
-	c.expected.End()
-}
+func (c *transferSample) end() { c.transfer.End(time.Now()) }
 
 // computesPrompts reports whether a server has prompts to compute, between the steps of
 // its batch.

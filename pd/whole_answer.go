@@ -51,7 +51,6 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	start := time.Now()
 	sample := o.Binder.beginTransfer(st, b, start)
 	defer sample.end()
-	defer time.AfterFunc(b.chosen.Terms.FirstStep(), sample.expected.End).Stop() // nothing says when it has come
 	if b.pull != nil {
 		defer o.endPullUnseen(b)()
 	}

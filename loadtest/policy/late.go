@@ -135,7 +135,7 @@ func (b *lateBinder) Next(v *View) (*job, bool) {
 	j.pair = turn.Pair
 	b.updateCached(v, j)
 	if j.pair.Prefill != Aggregated {
-		if j.pieces == 0 {
+		if j.pieces == 0 && !v.scenario().Overlap {
 			terms := b.servers.Terms(turn.Ticket, turn.Pair, 1)
 			b.expect(v, j, terms.Ready+terms.Ahead+terms.Prefill)
 		}
