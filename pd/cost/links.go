@@ -69,7 +69,7 @@ func NewLinks(prior LinkPrior) *Links {
 	return l
 }
 
-// sinceLocked is a time in seconds since the first that was asked for.
+// sinceLocked is a time in seconds since the first one that was asked for, which is began.
 func (l *Links) sinceLocked(now time.Time) float64 {
 	if l.began.IsZero() {
 		l.began = now

@@ -24,14 +24,14 @@ type linkUse struct {
 	nearby    float64 // seconds that they take between neighbours, one after the other
 	expected  int     // transfers that are to come
 	coming    float64 // seconds that those take likewise
-	due       float64 // sum of when each is to begin, in seconds since the first, times what it takes
+	due       float64 // sum of when each is to begin, in seconds since Links.began, times what it takes
 	// alone is the seconds in which a transfer alone would have got what one that was there all
 	// the time got until the moment at.
 	alone float64
 	at    time.Time
 }
 
-// setOn writes for how long the link of a server is taken, so many seconds after Links began.
+// setOn writes for how long the link of a server is taken, so many seconds after Links.began.
 func (u linkUse) setOn(c *Candidate, now float64) {
 	c.Moving, c.Coming, c.ComesIn = Duration(u.nearby), Duration(u.coming), 0
 	if u.coming > 0 {
@@ -153,7 +153,7 @@ type ExpectedTransfer struct {
 	from, to string
 	bytes    float64 // that are yet to begin
 	nearby   float64 // seconds that those take between neighbours
-	due      float64 // when they are to begin, in seconds since the first
+	due      float64 // when they are to begin, in seconds since Links.began
 	ended    bool
 }
 
