@@ -24,20 +24,20 @@ type binding struct {
 	prefill      *pools.Lease
 	decode       *pools.Lease
 	handoff      *connector.Handoff
-	pullFrom     *pools.Server          // from which the prompt's beginning is pulled; nil: from none
-	reads        *answerkv.Answer       // whose KV prefill reads first; nil: none's
-	readsTokens  int                    // leading tokens of the prompt in it
-	cachedTokens int                    // of the prompt, on decode beforehand
-	tokenBytes   float64                // of KV: that a token has as it crosses to decode
-	expected     *cost.ExpectedTransfer // of the prompt's KV that has not begun to move; nil: none has to
-	hits         hits                   // of the prompt, on the server that computes it; none where a hand-off is there already
-	choice       decision.Choice        // what it was chosen from
-	upTo         int                    // token of the prompt that the next prefill leg goes to; 0: the whole prompt
-	behindCuts   []behindCut            // the rest behind upTo, which follows at once; none: it waits for its turn, or there is none
-	cut          cutPrompt              // pieces so far
-	decodePieces cost.DecodePieces      // how decode computes the prompt by itself
-	span         spans.Leg              // of decode's leg
-	answer       *Answer                // nil until a leg has given it, or begun it
+	pullFrom     *pools.Server         // from which the prompt's beginning is pulled; nil: from none
+	reads        *answerkv.Answer      // whose KV prefill reads first; nil: none's
+	readsTokens  int                   // leading tokens of the prompt in it
+	cachedTokens int                   // of the prompt, on decode beforehand
+	tokenBytes   float64               // of KV: that a token has as it crosses to decode
+	expected     cost.ExpectedTransfer // of the prompt's KV that has not begun to move
+	hits         hits                  // of the prompt, on the server that computes it; none where a hand-off is there already
+	choice       decision.Choice       // what it was chosen from
+	upTo         int                   // token of the prompt that the next prefill leg goes to; 0: the whole prompt
+	behindCuts   []behindCut           // the rest behind upTo, which follows at once; none: it waits for its turn, or there is none
+	cut          cutPrompt             // pieces so far
+	decodePieces cost.DecodePieces     // how decode computes the prompt by itself
+	span         spans.Leg             // of decode's leg
+	answer       *Answer               // nil until a leg has given it, or begun it
 	first        firsttoken.Case
 	legIDs       *answerkv.IDs // of a stream's decode leg, where they are wanted
 	hold         *hold         // of prefill's token; nil: the client gets it at once

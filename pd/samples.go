@@ -84,10 +84,10 @@ func movesWithPrefill(decode *pools.Server) bool {
 
 // expectTransfer notes that decode's server is to pull what it lacks of a prompt from prefill's, when that is done.
 // What another request brings it meanwhile is not known yet.
-func (ch *Chooser) expectTransfer(r *bindRequest, b *binding, now time.Time) *cost.ExpectedTransfer {
+func (ch *Chooser) expectTransfer(r *bindRequest, b *binding, now time.Time) cost.ExpectedTransfer {
 	lacking := ch.lacking(b, r.req.PromptTokens)
 	if lacking <= 0 || movesWithPrefill(b.decode.Server()) {
-		return nil
+		return cost.ExpectedTransfer{}
 	}
 	return ch.Links.Expect(linkEndOf(b.prefill.Server()), linkEndOf(b.decode.Server()), float64(lacking)*b.tokenBytes, b.chosen.Terms.PrefilledIn(), now)
 }

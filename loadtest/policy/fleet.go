@@ -193,14 +193,17 @@ func (f *fleet) Prefilled(v *View, j *job) {
 // expect notes that decode is to pull what it lacks of a request, which is prefilled in so many seconds.
 func (f *fleet) expect(v *View, j *job, in float64) {
 	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]
-	f.expected[j] = f.links.Expect(p.LinkEnd(), d.LinkEnd(), v.MissingBytes(j.pair.Decode), runDuration(in), clockTime(v.now))
+	expected := f.links.Expect(p.LinkEnd(), d.LinkEnd(), v.MissingBytes(j.pair.Decode), runDuration(in), clockTime(v.now))
+	f.expected[j] = &expected
 	f.linksAt = -1
 }
 
 // BeginTransfer takes a transfer to be under way.
 func (f *fleet) BeginTransfer(v *View, j *job) {
-	f.expected[j].End()
-	delete(f.expected, j)
+	if expected := f.expected[j]; expected != nil {
+		expected.End()
+		delete(f.expected, j)
+	}
 	f.begin(v, j, j.estimate.bytes)
 }
 
@@ -215,7 +218,9 @@ func (f *fleet) begin(v *View, j *job, bytes float64) {
 // BeginPull and EndPull take what decode pulls of a piece from what is expected, and from what it lacks of the request.
 func (f *fleet) BeginPull(v *View, j *job, bytes float64) {
 	f.begin(v, j, bytes)
-	f.expected[j].Less(bytes)
+	if expected := f.expected[j]; expected != nil {
+		expected.Less(bytes)
+	}
 	j.estimate.bytes = max(0, j.estimate.bytes-bytes)
 }
 

@@ -288,7 +288,7 @@ func TestExpectedTransfer_TakesTheLinksFromWhenItIsDue(t *testing.T) {
 	if check("nothing is left", 0, [4][3]float64{}); len(l.sending)+len(l.receiving) != 0 {
 		t.Errorf("%v and %v are kept", l.sending, l.receiving)
 	}
-	var none *ExpectedTransfer
+	var none ExpectedTransfer
 	none.Less(1)
 	none.End()
 }

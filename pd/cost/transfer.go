@@ -147,7 +147,8 @@ func (t *Transfer) share(now time.Time) float64 {
 	return min(1, max(0, alone/now.Sub(t.since).Seconds()))
 }
 
-// ExpectedTransfer is one that begins when a prefill is done which has its place already.
+// ExpectedTransfer is one that begins when a prefill is done which has its place already. The zero value is none. It is
+// not to be copied once it has been expected.
 type ExpectedTransfer struct {
 	links    *Links
 	from, to string
@@ -159,8 +160,8 @@ type ExpectedTransfer struct {
 
 // Expect notes a transfer that is to come in some time, until it is ended: whoever chooses servers before it begins
 // finds their links taken by it, from when they will be.
-func (l *Links) Expect(p, d LinkEnd, bytes float64, in time.Duration, now time.Time) *ExpectedTransfer {
-	e := &ExpectedTransfer{
+func (l *Links) Expect(p, d LinkEnd, bytes float64, in time.Duration, now time.Time) (e ExpectedTransfer) {
+	e = ExpectedTransfer{
 		links: l, from: p.ID, to: d.ID, bytes: bytes,
 		nearby: l.classes[SameRack].Curve().Seconds(linkFeatures(bytes)),
 	}
@@ -171,9 +172,9 @@ func (l *Links) Expect(p, d LinkEnd, bytes float64, in time.Duration, now time.T
 	return e
 }
 
-// Less says that so many of its bytes are no longer to come: they have begun to move. nil is none.
+// Less says that so many of its bytes are no longer to come: they have begun to move.
 func (e *ExpectedTransfer) Less(bytes float64) {
-	if e == nil || bytes <= 0 {
+	if e.links == nil || bytes <= 0 {
 		return
 	}
 	e.links.mu.Lock()
@@ -187,9 +188,9 @@ func (e *ExpectedTransfer) Less(bytes float64) {
 	e.enterLocked(0, -less)
 }
 
-// End says that nothing of it is to come any more; said again it does nothing. nil is none.
+// End says that nothing of it is to come any more; said again it does nothing.
 func (e *ExpectedTransfer) End() {
-	if e == nil {
+	if e.links == nil {
 		return
 	}
 	e.links.mu.Lock()
