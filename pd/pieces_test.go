@@ -122,6 +122,7 @@ func TestPullPiece_TakesTheLink(t *testing.T) {
 		cfg.Version, cfg.TimeScale, cfg.LinkBytesPerSecond = "0.32.0", 1, 1e6 // the pull would take minutes
 	})
 	st, b := f.bindLong(7000, 7000)
+	toCome := f.linkOf(b.chosen.Decode).Coming
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	if failed := (pieceLegs{f.Orchestrator}).prefillPiece(ctx, st, b); failed != nil {
@@ -133,8 +134,8 @@ func TestPullPiece_TakesTheLink(t *testing.T) {
 	f.eventually("the links are taken", taken)
 	cancel()
 	f.eventually("they are free", func() bool { return !taken() })
-	if f.linkOf(b.chosen.Decode).Coming == 0 {
-		t.Error("nothing is to come of a request that goes on")
+	if now := f.linkOf(b.chosen.Decode).Coming; now <= 0 || now >= toCome {
+		t.Errorf("%v are to come of a request that goes on, and %v were before a piece of it began to move", now, toCome)
 	}
 	b.undo()
 	f.nothingIsLeft()
