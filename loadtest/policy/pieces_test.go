@@ -113,3 +113,51 @@ func TestRun_ACutHidesTheTransfer(t *testing.T) {
 		}
 	}
 }
+
+// A pull of a piece takes the time of its KV over the link, and of decode's engine the step that ends it; where that
+// has a batch, the rest of the step that runs when the pull is asked for as well, and of that when its KV is there.
+func TestRun_APullOfAPieceCostsDecodeSteps(t *testing.T) {
+	s := *scenario(t, "B")
+	s.Noise, s.Decode, s.DecodeRacks = 0, 1, s.DecodeRacks[:1]
+	pull := func(trace *Trace) (steps float64) {
+		timed := &timedPulls{lateBinder: newLateBinder(&s, false)}
+		timed.pieces = cost.DefaultPieces
+		c := newRun(t, trace, &s, &Policy{Name: "timed", Kind: Ours, OneDecider: true, New: func(*Scenario, *rand.Rand) any { return timed }})
+		if timed.calendar = c.cal; c.run() != nil || len(timed.took) != 1 {
+			t.Fatalf("pulls: %v, want one", timed.took)
+		}
+		moves := float64(c.jobs[len(c.jobs)-1].staged) * s.Hardware.KVBytesPerToken / s.Hardware.NIC
+		return (timed.took[0] - s.handOff() - moves) / s.Hardware.step(1, 2000)
+	}
+	alone, between := &Trace{}, &Trace{Requests: []Request{{Prompt: 600, Output: 1000}}}
+	for _, trace := range []*Trace{alone, between} {
+		trace.Requests = append(trace.Requests, Request{Stamp: 1.006, Prompt: 4000, Output: 10}) // just behind the beginning of a step
+		for i := range trace.Requests {
+			trace.Requests[i].Blocks = trace.newBlocks(nil, trace.Requests[i].Prompt)
+		}
+	}
+	if steps := pull(alone); steps < 0.99 || steps > 1.01 {
+		t.Errorf("alone it took %.2f steps, want 1", steps)
+	}
+	if steps := pull(between); steps < 2.1 || steps > 3.1 {
+		t.Errorf("between the steps of a batch it took %.2f, want one and most of the rest of two", steps)
+	}
+}
+
+// timedPulls notes how long each pull of a piece took.
+type timedPulls struct {
+	*lateBinder
+	calendar *calendar
+	began    float64
+	took     []float64
+}
+
+func (p *timedPulls) BeginPull(v *View, j *job, bytes float64) {
+	p.began = p.calendar.now
+	p.lateBinder.BeginPull(v, j, bytes)
+}
+
+func (p *timedPulls) EndPull(v *View, j *job) {
+	p.took = append(p.took, p.calendar.now-p.began)
+	p.lateBinder.EndPull(v, j)
+}

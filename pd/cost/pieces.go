@@ -87,20 +87,20 @@ func (m *Model) Cuts(f *Candidates, prefill, decode, prompt, block int, spare ti
 	if t.computes <= 0 {
 		return nil
 	}
-	best, first := t.ends(1, float64(prompt-held)), 0.0
-	nobodyWaits, parts := t.computes*float64(prompt-held)+spare.Seconds(), 1
-	for parts <= mostCuts {
-		next, ok := t.first(parts + 1)
-		if !ok {
+	parts := []float64{float64(prompt - held)}
+	best, nobodyWaits := t.ends(parts), t.computes*parts[0]+spare.Seconds()
+	for len(parts) <= mostCuts {
+		more := t.parts(len(parts) + 1)
+		if more == nil {
 			break
 		}
-		ends := max(t.ends(parts+1, next), nobodyWaits)
+		ends := max(t.ends(more), nobodyWaits)
 		if best-ends < max(leastHidden, worthOfCut*leg) {
 			break
 		}
-		best, first, parts = ends, next, parts+1
+		best, parts = ends, more
 	}
-	return t.cuts(parts, first, block)
+	return t.cuts(parts, block)
 }
 
 // stepsOfPull is how many steps of its batch a decode server takes for a piece beside the transfer: it begins one
@@ -116,22 +116,28 @@ type train struct {
 	leg, pull         float64 // seconds that each part takes prefill, and decode, more
 }
 
-// first is how many tokens prefill computes in the first of so many parts; not ok where the prompt has no room for
-// them. The tokens of each are a line over those of the first.
-func (t *train) first(parts int) (tokens float64, ok bool) {
+// parts are how many tokens prefill computes in each of so many parts, each as long as the pull of the one before it;
+// nil where the prompt has no room for them. The tokens of each are a line over those of the first.
+func (t *train) parts(count int) []float64 {
 	at, slope := 0.0, 1.0
 	atAll, slopeOfAll := at, slope
-	for i := 1; i < parts; i++ {
+	for i := 1; i < count; i++ {
 		at, slope = t.behind(at, i == 1), t.moves/t.computes*slope
 		atAll, slopeOfAll = atAll+at, slopeOfAll+slope
 	}
-	tokens = (float64(t.prompt-t.held) - atAll) / slopeOfAll
-	part, ok := tokens, tokens >= leastBeforeCut && float64(t.held)+tokens > float64(t.has)
-	for i := 1; i < parts; i++ {
-		part = t.behind(part, i == 1)
-		ok = ok && part >= leastBeforeCut
+	part := (float64(t.prompt-t.held) - atAll) / slopeOfAll
+	if float64(t.held)+part <= float64(t.has) {
+		return nil
 	}
-	return tokens, ok
+	parts := make([]float64, 0, mostCuts+1)
+	for i := 1; part >= leastBeforeCut; i++ {
+		parts = append(parts, part)
+		if len(parts) == count {
+			return parts
+		}
+		part = t.behind(part, i == 1)
+	}
+	return nil
 }
 
 // behind is how many tokens are computed while so many, that were computed before, are pulled. With the first
@@ -143,20 +149,19 @@ func (t *train) behind(tokens float64, first bool) float64 {
 	return (t.pull + t.moves*tokens - t.leg) / t.computes
 }
 
-// ends is when decode has all of a prompt of so many parts, of which prefill computes so many tokens first.
-func (t *train) ends(parts int, first float64) float64 {
-	return t.computes*first + float64(parts)*t.pull + t.moves*float64(t.prompt-t.has)
+// ends is when decode has all of a prompt of such parts.
+func (t *train) ends(parts []float64) float64 {
+	return t.computes*parts[0] + float64(len(parts))*t.pull + t.moves*float64(t.prompt-t.has)
 }
 
-// cuts are the ends of all parts but the last, each with a block.
-func (t *train) cuts(parts int, first float64, block int) (ends []int) {
-	part, end, before := first, float64(t.held)+first, t.held
-	for i := 1; i < parts; i++ {
+// cuts are the ends of all parts but the last, each with a block; a part of less than a block has none.
+func (t *train) cuts(parts []float64, block int) (ends []int) {
+	end, before := float64(t.held), t.held
+	for _, part := range parts[:len(parts)-1] {
+		end += part
 		if cut := int(end) / block * block; cut > before {
 			ends, before = append(ends, cut), cut
 		}
-		part = t.behind(part, i == 1)
-		end += part
 	}
 	return ends
 }

@@ -61,6 +61,7 @@ func TestModel_Cuts(t *testing.T) {
 		{"a fifth behind the cut", 0, 0, 2.5e-10, 0.005, 10_000, 16, []int{8032}, 0, 0}, // 1 s of prefill, 0.25 s of transfer
 		{"four equal parts where both take as long", 0, 0, 1e-9, 0.005, 10_000, 16, []int{2560, 5088, 7568}, 0, 0},
 		{"parts that grow where a transfer takes twice as long", 0, 0, 2e-9, 0.005, 10_000, 16, []int{688, 2048, 4720}, 0, 0},
+		{"a part of less than a block is no cut", 0, 0, 2e-9, 0.005, 10_000, 1024, []int{2048, 4096}, 0, 0},
 		{"what moves fast is cut late", 0, 0, 1e-10, 0.005, 10_000, 16, []int{9136}, 0, 0},
 		{"earlier where decode takes steps of 50 ms for a pull", 0, 0, 1e-9, 0.005, 10_000, 16, []int{1072, 3088, 6064}, 0, 0.05},
 		{"whole where decode lacks little", 0, 9000, 1e-10, 0.005, 10_000, 16, nil, 0, 0},
