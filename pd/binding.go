@@ -36,6 +36,7 @@ type binding struct {
 	behindCuts   []behindCut           // the rest behind upTo, which follows at once; none: it waits for its turn, or there is none
 	cut          cutPrompt             // pieces so far
 	decodePieces cost.DecodePieces     // how decode computes the prompt by itself
+	batch        time.Duration         // that decode's batch is predicted to take meanwhile, where that is at once
 	span         spans.Leg             // of decode's leg
 	answer       *Answer               // nil until a leg has given it, or begun it
 	first        firsttoken.Case

@@ -141,6 +141,7 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, n
 	if chosen.Prefill == "" && r.req.Dialect.Split {
 		c := &v.candidates.Decode[number]
 		lease.BeginLocalPrefill(prefillWork(r, c, chosen.Terms.Prefill))
+		b.batch = ch.Cost.BatchBeside(c, r.req.PromptTokens-c.Cached.GPU)
 		if b.pullFrom == nil { // else the last leg is to bring the beginning along
 			demand := ch.demand(r, now)
 			b.decodePieces, b.cut.tokens = ch.Cost.DecodePieces(&demand, c), c.Cached.GPU

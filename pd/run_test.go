@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/retry"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // aggregatedRequest is one that decode answers alone.
@@ -268,4 +269,25 @@ type onClose struct {
 func (b onClose) Close() error {
 	b.closed()
 	return b.ReadCloser.Close()
+}
+
+// A prompt that decode computes at once beside streams does not teach that it takes what their steps take: a long
+// one would be believed to take as many times as long as the short one that showed it.
+func TestRun_APromptBesideStreamsTeachesWhatIsItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestFleet(t, 1, testPrompt(100))
+		decode := candidateOf(f.Fleet.Servers()[1], time.Now())
+		if decode.Running == 0 {
+			t.Fatal("nothing streams there")
+		}
+		own, long := decode.Prefill.Time(curve.PrefillFeatures(10, 0)), curve.PrefillFeatures(10_000, 0)
+		step := decode.Step.Time(curve.StepFeatures(decode.Running+1, decode.KVUsed))
+		f.Transport = slowly(own+step*3/2, 0)
+		for range 30 {
+			f.streamAggregated(t)
+		}
+		if got := f.Fleet.Servers()[1].PrefillCurve().Seconds(long) / decode.Prefill.Seconds(long); got < 0.9 || got > 1.1 {
+			t.Errorf("a long prompt is believed to take %.2f times as long", got)
+		}
+	})
 }

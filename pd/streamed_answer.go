@@ -151,7 +151,7 @@ func (a streamedAnswer) learnFirst(ctx context.Context, st *requestState, b *bin
 		b.decode.EndLocalPieces()
 	default:
 		held := min(b.cachedTokens, st.req.PromptTokens-1)
-		b.decode.EndLocalPrefill(st.req.PromptTokens-held, held)
+		b.decode.EndLocalPrefill(st.req.PromptTokens-held, held, b.batch)
 	}
 	if sample.transfer != nil && sample.teaches(now) {
 		a.o.Metrics.choices.ObserveTransfer(ctx, st.req.Model, &b.chosen.Terms, sample.bytes, took)

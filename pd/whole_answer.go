@@ -118,7 +118,7 @@ func (b *binding) endWhole(req *Request, output api.Count) {
 	}
 	held := min(b.cachedTokens, req.PromptTokens-1)
 	if output == (api.Count{Tokens: 1, Known: true}) { // the first token is the answer
-		b.decode.EndLocalPrefill(req.PromptTokens-held, held)
+		b.decode.EndLocalPrefill(req.PromptTokens-held, held, b.batch)
 		return
 	}
 	b.decode.EndLocalWhole(req.PromptTokens-held, held, output.Tokens)

@@ -64,7 +64,7 @@ func TestLease_APromptOfADecodeServerIsWorkAhead(t *testing.T) {
 				t.Fatalf("ahead: %+v", got)
 			}
 			time.Sleep(time.Duration(3 * before * float64(time.Second)))
-			l.EndLocalPrefill(1000, 0)
+			l.EndLocalPrefill(1000, 0, 0)
 			if got := s.InFlight(Prefill, time.Now()); got != (InFlight{}) {
 				t.Fatalf("after the first token: %+v", got)
 			}

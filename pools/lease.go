@@ -155,6 +155,6 @@ func (l *Lease) releasePrefilled(x curve.Features, begun time.Time, shows shown)
 	}
 	l.RecordResult(nil)
 	now := time.Now()
-	l.endPrompt(x, begun, shows, now)
+	l.endPrompt(x, begun, shows, 0, now)
 	l.end(now)
 }

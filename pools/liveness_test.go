@@ -95,7 +95,7 @@ func TestLease_WhatChangesWorkIsReported(t *testing.T) {
 	}{
 		{"a claim", func() { l = claim(t, s, Decode, curve.Work{Tokens: 1}) }, false, true},
 		{"its prompt", func() { l.BeginLocalPrefill(curve.Work{Tokens: 1}) }, false, true},
-		{"its first token", func() { l.EndLocalPrefill(1, 0) }, true, true},
+		{"its first token", func() { l.EndLocalPrefill(1, 0, 0) }, true, true},
 		{"its verdict", func() { l.RecordResult(nil) }, false, false},
 		{"its end", func() { l.Release() }, true, true},
 		{"its end, again", func() { l.Release() }, false, false},

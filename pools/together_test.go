@@ -48,7 +48,7 @@ func TestServer_WhatManyRequestsDoAtOnceAddsUp(t *testing.T) {
 		if _, held := s.LoadRequests().LastUse("ada", time.Now()); held < 1 {
 			t.Error("its adapter is not held")
 		}
-		l.EndLocalPrefill(2, 0)
+		l.EndLocalPrefill(2, 0, 0)
 		l.RecordResult(nil)
 		l.Release()
 	}

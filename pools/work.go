@@ -97,9 +97,9 @@ func (l *Lease) EndsUnseen() {
 }
 
 // EndLocalPrefill records that the prompt has been computed, and adds to the server's curve what it
-// took.
-func (l *Lease) EndLocalPrefill(newTokens, cached int) {
-	l.endLocal(curve.PrefillFeatures(newTokens, cached), took, time.Now())
+// took, less what the server's batch took meanwhile.
+func (l *Lease) EndLocalPrefill(newTokens, cached int, batch time.Duration) {
+	l.endLocal(curve.PrefillFeatures(newTokens, cached), took, batch, time.Now())
 }
 
 // EndLocalWhole is EndLocalPrefill of a prompt whose answer of so many tokens came whole: when its first
@@ -108,7 +108,7 @@ func (l *Lease) EndLocalPrefill(newTokens, cached int) {
 // longer than the one that computes the prompt, so that this took its share of the time at the least.
 func (l *Lease) EndLocalWhole(newTokens, cached, tokens int) {
 	now := time.Now()
-	ended, known := l.endLocal(curve.PrefillFeatures(newTokens, cached), tookAtMost, now)
+	ended, known := l.endLocal(curve.PrefillFeatures(newTokens, cached), tookAtMost, 0, now)
 	if known && tokens > 0 {
 		ended.Served = min(ended.Served, now.Sub(l.sent)/time.Duration(tokens))
 		l.server.evidence.Observe(ended)
@@ -117,11 +117,11 @@ func (l *Lease) EndLocalWhole(newTokens, cached, tokens int) {
 
 // EndLocalPieces is EndLocalPrefill of a prompt that was computed in pieces: what it took shows
 // nothing of the curve, since the batch's own steps came between them.
-func (l *Lease) EndLocalPieces() { l.endLocal(curve.Features{}, nothing, time.Now()) }
+func (l *Lease) EndLocalPieces() { l.endLocal(curve.Features{}, nothing, 0, time.Now()) }
 
 // endLocal is endPrompt of a request that stays on the server.
-func (l *Lease) endLocal(x curve.Features, shows shown, now time.Time) (ended curve.Completion, known bool) {
-	ended, known = l.endPrompt(x, l.sent, shows, now)
+func (l *Lease) endLocal(x curve.Features, shows shown, batch time.Duration, now time.Time) (ended curve.Completion, known bool) {
+	ended, known = l.endPrompt(x, l.sent, shows, batch, now)
 	l.server.fleet.NotifyWork()
 	l.server.fleet.changed.notify()
 	return ended, known
@@ -137,9 +137,10 @@ const (
 )
 
 // endPrompt ends the prompt that the lease's request had computed, begun at a time, and teaches the server's curve
-// what it took: exactly if nothing else was on the server, else by the time since the answer before, of
-// which other replicas' requests had their share. The engine's clock counts it when the lease ends.
-func (l *Lease) endPrompt(x curve.Features, begun time.Time, shows shown, now time.Time) (ended curve.Completion, known bool) {
+// what it took: exactly if no other prompt was on the server, else by the time since the answer before, of
+// which other replicas' requests had their share; in both cases less what its batch took meanwhile. The engine's
+// clock counts it when the lease ends.
+func (l *Lease) endPrompt(x curve.Features, begun time.Time, shows shown, batch time.Duration, now time.Time) (ended curve.Completion, known bool) {
 	s := l.server
 	others := s.othersInFlight(Prefill, now).Requests
 	s.mu.Lock()
@@ -149,12 +150,13 @@ func (l *Lease) endPrompt(x curve.Features, begun time.Time, shows shown, now ti
 	}
 	own := work.Len() + 1 // it may have been taken to be done before (EndsUnseen)
 	s.mu.Unlock()
+	ended.Served = withoutBatch(ended.Served, batch)
 	switch {
 	case !known || shows == nothing:
 	case shows == tookAtMost:
 		s.prefill.ObserveAtMost(x, ended.Served, now)
 	case ended.Alone && others == 0:
-		s.prefill.Observe(x, now.Sub(begun), now)
+		s.prefill.Observe(x, withoutBatch(now.Sub(begun), batch), now)
 		s.evidence.Observe(ended)
 	default:
 		ended.Served = ended.Served * time.Duration(own) / time.Duration(own+others)
@@ -162,6 +164,13 @@ func (l *Lease) endPrompt(x curve.Features, begun time.Time, shows shown, now ti
 		s.evidence.Observe(ended)
 	}
 	return ended, known
+}
+
+// leastOwn is the part of a time that is taken to be the prompt's own at least, whatever the batch is predicted to take.
+const leastOwn = 0.1
+
+func withoutBatch(took, batch time.Duration) time.Duration {
+	return max(took-batch, time.Duration(leastOwn*float64(took)))
 }
 
 // ReplicaWork is what other gateways have on the servers, as they report it.

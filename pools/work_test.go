@@ -209,7 +209,7 @@ func TestEndLocalPrefill_OfAPromptThatWasTakenToBeDone(t *testing.T) {
 			}
 			for _, l := range both {
 				time.Sleep(time.Duration(2 * before * float64(time.Second)))
-				l.EndLocalPrefill(4096, 0)
+				l.EndLocalPrefill(4096, 0, 0)
 				l.Release()
 			}
 		}
@@ -296,4 +296,42 @@ func TestReportLoad_TheEnginesClockSaysWhatPromptsOfWholeAnswersTook(t *testing.
 			t.Errorf("prompts of 20 ms are believed to take %v s (before: %v)", got, believed)
 		}
 	})
+}
+
+// What the batch took meanwhile is not the prompt's: prompts that come between the steps of streams are not believed
+// to take the time of these.
+func TestEndLocalPrefill_WhatTheBatchTookIsNotThePrompts(t *testing.T) {
+	for _, others := range []int{0, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			s := upFleet(t, nil, spec("http://10.0.0.1:1", Both)).Servers()[0]
+			x := curve.PrefillFeatures(1000, 0)
+			before := s.PrefillCurve().Seconds(x)
+			own := time.Duration(before * float64(time.Second))
+			for range 60 {
+				leases := make([]*Lease, 1+others)
+				for i := range leases {
+					leases[i] = claim(t, s, Decode, curve.Work{Tokens: 1000})
+					leases[i].BeginLocalPrefill(curve.Work{Tokens: 1000, Estimate: own})
+					leases[i].MarkSent(0)
+				}
+				for _, l := range leases {
+					time.Sleep(own + 50*time.Millisecond)
+					l.EndLocalPrefill(1000, 0, 50*time.Millisecond)
+					l.Release()
+				}
+			}
+			if got := s.PrefillCurve().Seconds(x) / before; math.Abs(got-1) > 0.01 {
+				t.Errorf("with %d beside it: believed %.2f times as long", others, got)
+			}
+		})
+	}
+}
+
+// A batch that is predicted to take more than all of it leaves the prompt a part.
+func TestEndLocalPrefill_APartIsThePromptsOwn(t *testing.T) {
+	for batch, want := range map[time.Duration]time.Duration{0: 100, 60: 40, 95: 10, 500: 10} {
+		if got := withoutBatch(100*time.Millisecond, batch*time.Millisecond); got != want*time.Millisecond {
+			t.Errorf("without a batch of %d ms: %v, want %d ms", batch, got, want)
+		}
+	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
@@ -68,6 +69,24 @@ func TestModel_APromptInPiecesTakesTheStepsBetween(t *testing.T) {
 	} {
 		if diff := c.got - c.want; diff > 1e-9 || diff < -1e-9 {
 			t.Errorf("%s: %v s, want %v", name, c.got, c.want)
+		}
+	}
+}
+
+// A prompt that decode computes whole waits for the step that runs, and has the batch's part of each step that computes
+// it; where nothing streams there is none.
+func TestModel_BatchBeside(t *testing.T) {
+	m, f := Default(), Candidates{Decode: []Candidate{{ID: "d", Running: 3}, {ID: "idle"}}}
+	for i := range f.Decode {
+		f.Decode[i].Step = curve.Curve{0.02, 0, 0}
+	}
+	m.PriceServers(&f, new(order.Servers))
+	for _, c := range []struct {
+		server, tokens int
+		want           time.Duration
+	}{{0, 1, 30 * time.Millisecond}, {0, m.ChunkTokens, 30 * time.Millisecond}, {0, m.ChunkTokens + 1, 50 * time.Millisecond}, {1, 1, 0}} {
+		if got := m.BatchBeside(&f.Decode[c.server], c.tokens); got != c.want {
+			t.Errorf("%d tokens beside %d streams: %v, want %v", c.tokens, f.Decode[c.server].Running, got, c.want)
 		}
 	}
 }

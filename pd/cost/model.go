@@ -301,6 +301,17 @@ func (m *Model) pauses(d *Candidate, w *work, pieces DecodePieces, prefill float
 	return times, times * d.stepOfStreams()
 }
 
+// untilAStep is how many steps of its batch an engine takes until it looks at a request that comes at any time.
+const untilAStep = 0.5
+
+// BatchBeside is what the batch of a decode server that PriceServers has seen takes of the time in which it computes so
+// many tokens of a prompt, not in pieces: until the engine looks at the request, and in each step that computes them.
+// vLLM, vllm/v1/core/sched/scheduler.py, schedule: what runs comes first in each step.
+func (m *Model) BatchBeside(d *Candidate, newTokens int) time.Duration {
+	steps := 1 + max(0, newTokens-1)/m.ChunkTokens
+	return Duration((untilAStep + float64(steps)) * d.stepOfStreams())
+}
+
 // stall is the longest gap that this makes in the batch's streams: a step, and a piece of the prompt,
 // or the last chunk of it, which attends to all before it.
 func (m *Model) stall(d *Candidate, w *work, pieces DecodePieces, prefill float64) float64 {
