@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest/process"
+	"github.com/tandem-gateway/tandem/pd/cost"
 )
 
 // cluster is engines and a gateway in front of them.
@@ -96,7 +97,9 @@ func (c *cluster) gateway(ctx context.Context, cfg *Config, way *Way, log io.Wri
 		"--kv-bytes-per-token", fmt.Sprint(shape.KVBytesPerToken), "--block-tokens", "16",
 		"--link-rack", real(shape.Link), "--link-zone", real(shape.Uplink),
 		"--first-token", "decode", // as the simulator
-		"--ttft-slo", objective(sloTTFT), "--itl-slo", objective(sloITL),
+		// No objective for the first token: with one the gateway serves for the share of requests in time, and the
+		// simulator's policies serve for the mean.
+		"--itl-slo", objective(sloITL), "--prefill-pieces", objective(time.Duration(cost.DefaultPieces).Seconds()),
 		"--max-wait", "10m", "--prefill-timeout", "10m", "--first-event-timeout", "10m",
 	}, way.Flags...)...)
 	if err != nil {

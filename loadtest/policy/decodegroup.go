@@ -168,8 +168,9 @@ func (g *decodeGroup) measure() {
 // localPrefill plans the prompt tokens that the next step computes here, for
 // requests without a prefill server and for preempted ones, and returns its time.
 func (d *decodeServer) localPrefill() float64 {
-	budget := max(1, d.cluster.hw.DecodeTokens-len(d.batch))
-	seconds := 0.0
+	hw := d.cluster.hw
+	budget := max(1, hw.DecodeTokens-len(d.batch))
+	all, seconds := budget, 0.0
 	for _, j := range d.batch {
 		j.chunk = 0
 		if j.compute == 0 || budget == 0 || j.nextPiece > d.cluster.cal.now {
@@ -178,7 +179,10 @@ func (d *decodeServer) localPrefill() float64 {
 		from := j.context() - j.compute
 		j.chunk = min(j.decodePieces.End(from, j.context())-from, budget)
 		budget -= j.chunk
-		seconds += d.cluster.hw.work(from, from+j.chunk) * j.noise * d.speed
+		seconds += hw.work(from, from+j.chunk) * j.noise * d.speed
+	}
+	if budget < all {
+		seconds += hw.DecodePrefillStep * d.speed
 	}
 	return seconds
 }

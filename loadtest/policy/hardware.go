@@ -18,6 +18,7 @@ type Hardware struct {
 	DecodeBase        float64 `yaml:"decode_base_seconds"`         // of a step
 	DecodePerSequence float64 `yaml:"decode_seconds_per_sequence"` // added by each sequence
 	DecodePerContext  float64 `yaml:"decode_seconds_per_kv_token"` // added by each token of context
+	DecodePrefillStep float64 `yaml:"decode_prefill_step_seconds"` // added to a step that computes prompts too, beside their work
 	DecodeCapacity    int     `yaml:"decode_kv_tokens"`            // KV memory
 	DecodeTokens      int     `yaml:"decode_tokens_per_step"`      // prompt tokens that a decode server computes in one step
 	DecodeSequences   int     `yaml:"decode_sequences"`            // largest batch of a server
@@ -47,7 +48,7 @@ func (h *Hardware) check() error {
 	positive := h.KVBytesPerToken > 0 && h.PrefillPerToken > 0 && h.PrefillRate > 0 && h.PrefillTokens > 0 &&
 		h.PrefillCapacity > 0 && h.DecodeBase > 0 && h.DecodeCapacity > 0 && h.DecodeTokens > 0 && h.DecodeSequences > 0 && h.NIC > 0
 	if !positive || h.PrefillBase < 0 || h.PrefillStep < 0 || h.PrefillPerSquare < 0 ||
-		h.DecodePerSequence < 0 || h.DecodePerContext < 0 || h.HandOff < 0 {
+		h.DecodePerSequence < 0 || h.DecodePrefillStep < 0 || h.DecodePerContext < 0 || h.HandOff < 0 {
 		return errors.New("hardware: capacities, rates and the decode base must be positive, nothing negative")
 	}
 	return nil

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -160,4 +161,30 @@ func (p *timedPulls) BeginPull(v *View, j *job, bytes float64) {
 func (p *timedPulls) EndPull(v *View, j *job) {
 	p.took = append(p.took, p.calendar.now-p.began)
 	p.lateBinder.EndPull(v, j)
+}
+
+// What a decode step takes more because it computes prompts is counted once in a step, however many it computes.
+func TestLocalPrefill_AStepThatComputesPromptsTakesLonger(t *testing.T) {
+	trace := &Trace{Requests: []Request{{Prompt: 512, Output: 2}, {Prompt: 512, Output: 2}, {Prompt: 512, Output: 2}}}
+	for i := range trace.Requests {
+		trace.Requests[i].Blocks = trace.newBlocks(nil, 512)
+	}
+	seconds := func(step float64, prompts int) float64 {
+		s := *scenario(t, "B")
+		s.Hardware.DecodePrefillStep = step
+		c := newRun(t, trace, &s, lateBinding)
+		d := c.decodes[0]
+		for i := range c.jobs {
+			if j := &c.jobs[i]; i < prompts {
+				j.compute = 512
+			}
+			d.batch = append(d.batch, &c.jobs[i])
+		}
+		return d.localPrefill() / d.speed
+	}
+	for prompts, want := range []float64{0, 0.25, 0.25, 0.25} {
+		if got := seconds(0.25, prompts) - seconds(0, prompts); math.Abs(got-want) > 1e-9 {
+			t.Errorf("a step with %d prompts takes %v s more, want %v", prompts, got, want)
+		}
+	}
 }
