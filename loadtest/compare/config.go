@@ -50,18 +50,25 @@ type Way struct {
 	Priority  bool     `json:"priority"`  // the engines schedule by priority
 }
 
-// Ways are those that the gateway knows.
+// Ways are those that the gateway knows. All but one compute prompts whole, on decode servers too, as the simulator's
+// policies of those names do.
 func Ways() []Way {
-	return []Way{
+	ways := []Way{
 		{Name: "random", Simulated: "gateway-random", Flags: []string{"--policy", "random", "--binding", "arrival"}},
 		{Name: "least-load", Simulated: "gateway-least-load", Flags: []string{"--policy", "least-load", "--binding", "arrival"}},
 		{Name: "prefill-first", Simulated: "gateway-prefill-first", Flags: []string{"--policy", "prefill-first", "--binding", "arrival"}},
 		{Name: "joint, on arrival", Simulated: "tandem-arrival", Flags: []string{"--policy", "joint", "--binding", "arrival"}},
 		{Name: "joint, engine key", Simulated: "tandem-key", Flags: []string{"--policy", "joint", "--binding", "arrival", "--engine-priority"}, Priority: true},
-		{Name: "joint, late", Simulated: "tandem-late", Flags: []string{"--policy", "joint", "--binding", "late", "--prefill-pieces", "0s"}},
+		{Name: "joint, late", Simulated: "tandem-late", Flags: []string{"--policy", "joint", "--binding", "late"}},
 		{Name: "joint, late, pieces", Simulated: "tandem-pieces", Flags: []string{"--policy", "joint", "--binding", "late"}},
-		{Name: "joint, late, key", Flags: []string{"--policy", "joint", "--binding", "late", "--prefill-pieces", "0s", "--engine-priority"}, Priority: true},
+		{Name: "joint, late, key", Flags: []string{"--policy", "joint", "--binding", "late", "--engine-priority"}, Priority: true},
 	}
+	for i := range ways {
+		if w := &ways[i]; w.Simulated != "tandem-pieces" {
+			w.Flags = append(w.Flags, "--prefill-pieces", "0s", "--decode-pieces", "0s")
+		}
+	}
+	return ways
 }
 
 func (c *Config) validate() error {
