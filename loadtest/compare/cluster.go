@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest/process"
-	"github.com/tandem-gateway/tandem/pd/cost"
 )
 
 // cluster is engines and a gateway in front of them.
@@ -99,7 +98,7 @@ func (c *cluster) gateway(ctx context.Context, cfg *Config, way *Way, log io.Wri
 		"--first-token", "decode", // as the simulator
 		// No objective for the first token: with one the gateway serves for the share of requests in time, and the
 		// simulator's policies serve for the mean.
-		"--itl-slo", objective(sloITL), "--prefill-pieces", objective(time.Duration(cost.DefaultPieces).Seconds()),
+		"--itl-slo", objective(sloITL), "--prefill-pieces", objective(pieceSeconds),
 		"--max-wait", "10m", "--prefill-timeout", "10m", "--first-event-timeout", "10m",
 	}, way.Flags...)...)
 	if err != nil {

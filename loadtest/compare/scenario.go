@@ -6,6 +6,10 @@ import "fmt"
 // policies know it.
 const sloTTFT, sloITL = 5.0, 0.1
 
+// pieceSeconds is what a piece of a prompt takes its engine, in its own seconds: the default of --prefill-pieces, by
+// which the simulator cuts.
+const pieceSeconds = 2.0
+
 // Scenario is the cluster as the simulator describes one (YAML). The times are the
 // simulated engine's (loadtest/engine/timing.go), as near as the simulator's form of
 // them comes: a decode step's polynomial of the KV in use is taken as the line nearest to it
