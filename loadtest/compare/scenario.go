@@ -13,9 +13,9 @@ const pieceSeconds = 2.0
 // Scenario is the cluster as the simulator describes one (YAML). The times are the
 // simulated engine's (loadtest/engine/timing.go), as near as the simulator's form of
 // them comes: a decode step's polynomial of the KV in use is taken as the line nearest to it
-// from a tenth to seven tenths of it (1.2 ms off at most). A step that computes prompts takes
-// what one takes on a prefill server, and the decode step. Each engine has an uplink of its own, and decode takes what fits without its
-// answer, as vLLM does.
+// from a tenth to seven tenths of the cache (1.2 ms off at most). A step that computes prompts
+// takes what it does on a prefill server, and the decode step besides. Each engine has an uplink
+// of its own, and decode takes what fits without its answer, as vLLM does.
 func Scenario(s *Shape) []byte {
 	capacity := 16 * s.Blocks
 	racks := func(servers int) string {

@@ -170,7 +170,7 @@ func (g *decodeGroup) measure() {
 func (d *decodeServer) localPrefill() float64 {
 	hw := d.cluster.hw
 	budget := max(1, hw.DecodeTokens-len(d.batch))
-	all, seconds := budget, 0.0
+	seconds := 0.0
 	for _, j := range d.batch {
 		j.chunk = 0
 		if j.compute == 0 || budget == 0 || j.nextPiece > d.cluster.cal.now {
@@ -181,7 +181,7 @@ func (d *decodeServer) localPrefill() float64 {
 		budget -= j.chunk
 		seconds += hw.work(from, from+j.chunk) * j.noise * d.speed
 	}
-	if budget < all {
+	if seconds > 0 {
 		seconds += hw.DecodePrefillStep * d.speed
 	}
 	return seconds
