@@ -152,6 +152,9 @@ func TestBinding_OthersCountWithTheTransferToCome(t *testing.T) {
 			t.Errorf("%s: %v under way, %v to come in %v, of a prefill of %v", id, c.Moving, c.Coming, c.ComesIn, b.chosen.Terms.PrefilledIn())
 		}
 	}
+	if c := f.linkOf(b.chosen.Decode); c.KVComing < 7000 || c.KVComing != f.server(f.decode[0]).InFlight(pools.Decode, time.Now()).Tokens || c.KVComesIn <= 0 {
+		t.Errorf("room for %d tokens is kept on decode, which come in %v", c.KVComing, c.KVComesIn)
+	}
 	b.undo()
 	f.nothingIsLeft()
 }

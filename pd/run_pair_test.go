@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 var dialects = []*api.Dialect{api.Chat, api.Completions, api.Responses, api.Messages}
@@ -416,6 +417,43 @@ func TestTransferSample_PiecesTeachNothing(t *testing.T) {
 		if sample := f.Binder.beginTransfer(st, b, time.Now()); (sample.links != nil) != (pieces == 0) || sample.transfer == nil || sample.bytes <= 0 {
 			t.Errorf("%d pieces: a sample of %.0f bytes, of a link: %v", pieces, sample.bytes, sample.links != nil)
 		}
+		b.release()
+	}
+}
+
+// Where decode's KV is taken a request waits in its queue: no transfer is taken to be under way, since others would be
+// kept from a link on which nothing moves, and the time says nothing of the link. What is still to come takes no room.
+func TestTransferSample_WhoWaitsForRoomTakesNoLink(t *testing.T) {
+	for _, c := range []struct {
+		why             string
+		tokens, arrived int // of a request before it, and those of it that have come
+		waits           bool
+	}{
+		{"there is room", 1000, 1000, false},
+		{"all is taken", 20_000, 20_000, true},
+		{"what is to take it is still to come", 20_000, 0, false},
+	} {
+		f := newTestFleet(t, 1, testPrompt(160))
+		st := f.arrives(testPrompt(6400), time.Now())
+		b, err := f.Binder.bindNow(&st.bind)
+		if err != nil || b.prefill == nil {
+			t.Fatalf("%+v, %v", b, err)
+		}
+		decode, known := b.decode.Server(), func(v float64) load.Gauge { return load.Gauge{Value: v, Known: true} }
+		before, err := decode.Claim(pools.Decode, curve.Work{Tokens: c.tokens, Prompt: c.tokens}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		toCome := f.Binder.Links.Expect(linkEndOf(b.prefill.Server()), linkEndOf(decode), 1e9, c.tokens-c.arrived, time.Second, time.Now())
+		decode.ReportLoad(load.Load{Engine: "vllm", Running: known(2), Waiting: known(0), KVUsed: known(1), KVTokens: known(20_000), At: time.Now()})
+		tr := st.transfer(b)
+		b.handoff = tr.Handoff()
+		b.handoff.RecordPrefill(tr, answered(t, `{"usage":{"prompt_tokens":6400},"kv_transfer_params":{"remote_block_ids":[[1]]}}`), time.Now())
+		if sample := f.Binder.beginTransfer(st, b, time.Now()); (sample.transfer == nil) != c.waits || (sample.links == nil) != c.waits {
+			t.Errorf("%s: a transfer %v, of a link %v", c.why, sample.transfer, sample.links)
+		}
+		toCome.End()
+		before.Release()
 		b.release()
 	}
 }

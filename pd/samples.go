@@ -52,7 +52,7 @@ const (
 func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *transferSample {
 	c := &transferSample{server: b.decode.Server(), step: b.chosen.Terms.Step}
 	b.expected.End()
-	if !b.handoff.HasKV() || b.chosen.Terms.KVRoom > 0 {
+	if !b.handoff.HasKV() || b.chosen.Terms.KVRoom > 0 || !ch.kvFits(c.server, now) {
 		return c
 	}
 	reading := time.Duration(st.req.PromptTokens) * readingPerToken / 2
@@ -76,6 +76,14 @@ func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *t
 	return c
 }
 
+// kvFits reports whether all KV that a decode server has or gets now fits there, by what is known: else a request that
+// counted on what would come free by now may wait in the engine's queue.
+func (ch *Chooser) kvFits(s *pools.Server, now time.Time) bool {
+	decode := [1]cost.Candidate{candidateOf(s, now)}
+	ch.Links.SetMoving(nil, decode[:], now)
+	return !decode[0].KVKnown || decode[0].KVFree+decode[0].KVComing >= 0
+}
+
 // movesWithPrefill reports whether a server gets a prompt's KV while prefill computes it.
 func movesWithPrefill(decode *pools.Server) bool {
 	by := connector.Of(decode)
@@ -89,7 +97,7 @@ func (ch *Chooser) expectTransfer(r *bindRequest, b *binding, now time.Time) cos
 	if lacking <= 0 || movesWithPrefill(b.decode.Server()) {
 		return cost.ExpectedTransfer{}
 	}
-	return ch.Links.Expect(linkEndOf(b.prefill.Server()), linkEndOf(b.decode.Server()), float64(lacking)*b.tokenBytes, b.chosen.Terms.PrefilledIn(), now)
+	return ch.Links.Expect(linkEndOf(b.prefill.Server()), linkEndOf(b.decode.Server()), float64(lacking)*b.tokenBytes, contextWork(r.req).Tokens, b.chosen.Terms.PrefilledIn(), now)
 }
 
 // lacking is how many of so many tokens of a prompt decode has yet to pull: not those that it holds or has pulled

@@ -193,7 +193,7 @@ func (f *fleet) Prefilled(v *View, j *job) {
 // expect notes that decode is to pull what it lacks of a request, which is prefilled in so many seconds.
 func (f *fleet) expect(v *View, j *job, in float64) {
 	p, d := &f.field.Prefill[j.pair.Prefill], &f.field.Decode[j.pair.Decode]
-	expected := f.links.Expect(p.LinkEnd(), d.LinkEnd(), v.MissingBytes(j.pair.Decode), runDuration(in), clockTime(v.now))
+	expected := f.links.Expect(p.LinkEnd(), d.LinkEnd(), v.MissingBytes(j.pair.Decode), j.req.Prompt, runDuration(in), clockTime(v.now))
 	f.expected[j] = &expected
 	f.linksAt = -1
 }
@@ -204,7 +204,16 @@ func (f *fleet) BeginTransfer(v *View, j *job) {
 		expected.End()
 		delete(f.expected, j)
 	}
-	f.begin(v, j, j.estimate.bytes)
+	if f.kvFits(v, j.pair.Decode) {
+		f.begin(v, j, j.estimate.bytes)
+	}
+}
+
+// kvFits is as in package pd.
+func (f *fleet) kvFits(v *View, d int) bool {
+	decode := [1]cost.Candidate{f.field.Decode[d]}
+	f.links.SetMoving(nil, decode[:], clockTime(v.now))
+	return v.DecodeUsed(d)-decode[0].KVComing <= v.DecodeCapacity()
 }
 
 // begin takes so many bytes of a request to be under way, and nothing else of it.

@@ -8,5 +8,5 @@ import "testing"
 func TestRun_LittleKVIsNotKeptEmpty(t *testing.T) {
 	s := scenario(t, "testdata/little-kv.yaml")
 	trace := s.workload().trace(s.Name, 1, 3000)
-	keepUp(t, trace, s, "least-load", 3, "tandem-late", "tandem-pieces")
+	keepUp(t, trace, s, "least-load", 1, "tandem-late", "tandem-pieces")
 }

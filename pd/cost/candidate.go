@@ -46,6 +46,10 @@ type Candidate struct {
 	KVUsed  int // tokens of KV in use or promised
 	KVFree  int // tokens that are neither; meaningful when KVKnown
 	KVKnown bool
+	// KVComing is the tokens of KVUsed that are reserved for prompts which prefill servers still compute, KVComesIn
+	// the predicted time until they are done, in the mean of these tokens.
+	KVComing  int
+	KVComesIn time.Duration
 
 	KVBytesPerToken float64 // as servers of its model show it; 0: none does
 

@@ -9,21 +9,23 @@ type ExpectedTransfer struct {
 	from, to string
 	bytes    float64 // that are yet to begin
 	nearby   float64 // seconds that those take between neighbours
+	kv       int     // tokens of KV room that is kept for it
 	due      float64 // when they are to begin, in seconds since Links.began
 	ended    bool
 }
 
 // Expect notes a transfer that is to come in some time, until it is ended: whoever chooses servers before it begins
-// finds their links taken by it, from when they will be.
-func (l *Links) Expect(p, d LinkEnd, bytes float64, in time.Duration, now time.Time) (e ExpectedTransfer) {
+// finds their links taken by it, from when they will be. Room for so many tokens of KV is kept for it on decode, and
+// stands empty until then.
+func (l *Links) Expect(p, d LinkEnd, bytes float64, kv int, in time.Duration, now time.Time) (e ExpectedTransfer) {
 	e = ExpectedTransfer{
-		links: l, from: p.ID, to: d.ID, bytes: bytes,
+		links: l, from: p.ID, to: d.ID, bytes: bytes, kv: kv,
 		nearby: l.classes[SameRack].Curve().Seconds(linkFeatures(bytes)),
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e.due = l.sinceLocked(now) + in.Seconds()
-	e.enterLocked(1, e.nearby)
+	e.enterLocked(1, e.nearby, kv)
 	return e
 }
 
@@ -40,7 +42,7 @@ func (e *ExpectedTransfer) Less(bytes float64) {
 	bytes = min(bytes, e.bytes)
 	less := e.nearby * bytes / e.bytes
 	e.bytes, e.nearby = e.bytes-bytes, e.nearby-less
-	e.enterLocked(0, -less)
+	e.enterLocked(0, -less, 0)
 }
 
 // End says that nothing of it is to come any more; said again it does nothing.
@@ -52,18 +54,20 @@ func (e *ExpectedTransfer) End() {
 	defer e.links.mu.Unlock()
 	if !e.ended {
 		e.ended = true
-		e.enterLocked(-1, -e.nearby)
+		e.enterLocked(-1, -e.nearby, -e.kv)
 	}
 }
 
-func (e *ExpectedTransfer) enterLocked(transfers int, nearby float64) {
-	expectAt := func(uses map[string]linkUse, server string) {
+func (e *ExpectedTransfer) enterLocked(transfers int, nearby float64, kv int) {
+	expectAt := func(uses map[string]linkUse, server string, kv int) {
 		u := uses[server]
 		u.expected += transfers
 		u.coming += nearby
 		u.due += nearby * e.due
+		u.kv += kv
+		u.kvDue += float64(kv) * e.due
 		keepUse(uses, server, u)
 	}
-	expectAt(e.links.sending, e.from)
-	expectAt(e.links.receiving, e.to)
+	expectAt(e.links.sending, e.from, 0)
+	expectAt(e.links.receiving, e.to, kv)
 }

@@ -271,8 +271,8 @@ func TestExpectedTransfer_TakesTheLinksFromWhenItIsDue(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, got, want)
 		}
 	}
-	near := l.Expect(prefill[0].LinkEnd(), decode[0].LinkEnd(), 1e10, time.Second, linkTime)
-	far := l.Expect(prefill[0].LinkEnd(), decode[1].LinkEnd(), 3e10, 5*time.Second, linkTime)
+	near := l.Expect(prefill[0].LinkEnd(), decode[0].LinkEnd(), 1e10, 100, time.Second, linkTime)
+	far := l.Expect(prefill[0].LinkEnd(), decode[1].LinkEnd(), 3e10, 100, 5*time.Second, linkTime)
 	check("two are expected", 0, [4][3]float64{{0, 4, 4}, {}, {0, 1, 1}, {0, 3, 5}})
 	check("two seconds later", 2*time.Second, [4][3]float64{{0, 4, 2}, {}, {0, 1, 0}, {0, 3, 3}})
 	moves := l.Begin(prefill[0].LinkEnd(), decode[1].LinkEnd(), 1e10, linkTime)
@@ -291,4 +291,29 @@ func TestExpectedTransfer_TakesTheLinksFromWhenItIsDue(t *testing.T) {
 	var none ExpectedTransfer
 	none.Less(1)
 	none.End()
+}
+
+// Room for the KV that is to come is kept on decode, and stands empty until it comes, in the mean of its tokens.
+func TestExpectedTransfer_KeepsRoomOnDecode(t *testing.T) {
+	l := NewLinks(DefaultLinks())
+	p, d := at("p", "r1"), at("d", "r1")
+	check := func(what string, after time.Duration, tokens int, in time.Duration) {
+		t.Helper()
+		sends, receives := []Candidate{*p}, []Candidate{*d}
+		l.SetMoving(sends, receives, linkTime.Add(after))
+		if c := receives[0]; c.KVComing != tokens || c.KVComesIn.Round(time.Millisecond) != in || sends[0].KVComing != 0 {
+			t.Errorf("%s: %d tokens come in %v, want %d in %v; %d to prefill", what, c.KVComing, c.KVComesIn, tokens, in, sends[0].KVComing)
+		}
+	}
+	small := l.Expect(p.LinkEnd(), d.LinkEnd(), 1e6, 1000, time.Second, linkTime)
+	large := l.Expect(p.LinkEnd(), d.LinkEnd(), 1e9, 9000, 11*time.Second, linkTime)
+	check("two are to come", 0, 10_000, 10*time.Second)
+	check("later", 4*time.Second, 10_000, 6*time.Second)
+	check("much later", time.Minute, 10_000, 0)
+	large.Less(9e8)
+	check("a piece of one has begun to move, and the rest is to come", 0, 10_000, 10*time.Second)
+	large.End()
+	check("one moves", 0, 1000, time.Second)
+	small.End()
+	check("both do", 0, 0, 0)
 }

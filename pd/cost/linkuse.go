@@ -10,17 +10,22 @@ type linkUse struct {
 	expected  int     // transfers that are to come
 	coming    float64 // seconds that those take likewise
 	due       float64 // sum of when each is to begin, in seconds since Links.began, times what it takes
+	kv        int     // tokens of KV room that is kept for those, where decode gets them
+	kvDue     float64 // sum of the same times, times these tokens
 	// alone is the seconds in which a transfer alone would have got what one that was there all
 	// the time got until the moment at.
 	alone float64
 	at    time.Time
 }
 
-// setOn writes for how long the link of a server is taken, so many seconds after Links.began.
+// setOn writes for how long the link of a server is taken, so many seconds after Links.began, and what KV is to come.
 func (u linkUse) setOn(c *Candidate, now float64) {
 	c.Moving, c.Coming, c.ComesIn = Duration(u.nearby), Duration(u.coming), 0
 	if u.coming > 0 {
 		c.ComesIn = Duration(max(0, u.due/u.coming-now))
+	}
+	if c.KVComing, c.KVComesIn = u.kv, 0; u.kv > 0 {
+		c.KVComesIn = Duration(max(0, u.kvDue/float64(u.kv)-now))
 	}
 }
 
@@ -57,7 +62,7 @@ func keepUse(uses map[string]linkUse, server string, u linkUse) {
 		u.nearby = 0
 	}
 	if u.expected == 0 {
-		u.coming, u.due = 0, 0
+		u.coming, u.due, u.kvDue = 0, 0, 0
 	}
 	if u.transfers+u.expected == 0 {
 		delete(uses, server)
@@ -66,8 +71,8 @@ func keepUse(uses map[string]linkUse, server string, u linkUse) {
 	uses[server] = u
 }
 
-// SetMoving writes for how long what is under way or to come takes the links of servers at most. What lies between
-// racks is others' as well, and is in what transfers between them have taken.
+// SetMoving writes for how long what is under way or to come takes the links of servers at most, and the KV that is to
+// come. What lies between racks is others' as well, and is in what transfers between them have taken.
 func (l *Links) SetMoving(prefill, decode []Candidate, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -114,6 +114,7 @@ func (c *Candidate) priceStep(to *order.DecodeState) {
 	c.nextStep = c.stepWithOneMore()
 	to.Step, to.Ahead, to.PerToken = c.nextStep, inSeconds(c.Queue), c.Step.PerToken()
 	to.Running, to.Queued, to.Used, to.KVRoom = c.Running, c.Queued, c.KVUsed, math.MaxInt
+	to.KVComing, to.KVComesIn = c.KVComing, inSeconds(c.KVComesIn)
 	if c.KVKnown {
 		to.KVRoom = c.KVFree
 	}

@@ -110,6 +110,8 @@ func (c *Candidate) pack(x *packing.Coder) {
 	packing.Int(x, &c.KVUsed)
 	packing.Int(x, &c.KVFree)
 	x.Bool(&c.KVKnown)
+	packing.Int(x, &c.KVComing)
+	packing.Int(x, &c.KVComesIn)
 	x.Float(&c.KVBytesPerToken)
 }
 

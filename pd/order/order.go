@@ -49,8 +49,8 @@ type Order struct {
 	least            float64     // scratch of Next: the rank of the best so far
 	lackingKVRoom    *Ticket     // scratch of Next: one of the class looked at that decode has no room for
 	waitsForPrefill  bool        // scratch of Next: decode has room for one that waits
-	mostKVRoom       int         // scratch of Next: the most that any decode server has
-	mostFreed        kvFreed     // scratch of Next: no decode server frees KV faster
+	mostKV           kvMost      // scratch of Next: the most KV room that any decode server has
+	keepsKVRoom      bool        // scratch of Next: a decode server is kept for one request
 	fastestDecode    DecodeState // scratch of Next: no decode server is faster
 	decode           int         // scratch of Next: the best decode server of a free prefill server; -1: none was found
 }

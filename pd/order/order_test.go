@@ -206,6 +206,7 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 		s.Decode = append(s.Decode, DecodeState{
 			Ahead: rapid.SampledFrom([]float64{0, 0.3}).Draw(t, "prompts ahead"),
 			Step:  rapid.Float64Range(0.01, 0.1).Draw(t, "step"), PerToken: rapid.Float64Range(0, 1e-6).Draw(t, "per token"), Used: rapid.IntRange(0, 100_000).Draw(t, "used"),
+			KVComing: rapid.SampledFrom([]int{0, 0, 5000}).Draw(t, "coming"), KVComesIn: rapid.SampledFrom([]float64{0, 2}).Draw(t, "comes in"),
 			Running: rapid.IntRange(0, 3).Draw(t, "running"), KVRoom: rapid.IntRange(0, 30_000).Draw(t, "room"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0, GoesOn: rapid.Bool().Draw(t, "goes on"), Receiving: drawLinkUse(t, "receiving"),
 		})
 	}
@@ -240,10 +241,23 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 	return s, tickets
 }
 
+// slowWillHaveRoom is willHaveRoom: there is room for a request when its prompt is computed, and still when the others
+// have come that room is kept for.
+func slowWillHaveRoom(t *Ticket, d *DecodeState) bool {
+	answers := d.Step * t.Output // seconds in which each sequence has ended once
+	freed := max(0, float64(d.Used-d.KVComing)/answers-float64(d.Running)/d.Step/2)
+	room := float64(d.KVRoom) + 0.3*freed*t.leastPrefill
+	if t.leastPrefill >= d.KVComesIn {
+		return room >= float64(t.Tokens)
+	}
+	return room+float64(d.KVComing) >= float64(t.Tokens) && float64(d.KVRoom)+freed*d.KVComesIn >= float64(t.Tokens)
+}
+
 // slowCost is what a pair costs, as Servers.Best says it, infinite where it may not be.
 func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 	d := &s.Decode[pair.Decode]
-	if d.Excluded || (s.Gate && d.Running > 0 && d.KVRoom < t.Tokens) {
+	hasRoom := d.KVRoom >= t.Tokens || d.Running == 0 || pair.Prefill != Aggregated && slowWillHaveRoom(t, d)
+	if d.Excluded || s.Gate && !hasRoom {
 		return math.Inf(1)
 	}
 	there, misses := d.Step+d.PerToken*float64(t.Tokens), 0
@@ -358,7 +372,7 @@ func slowKVPrice(s *Servers, lacking int) float64 {
 			tokens += d.Used + max(0, d.KVRoom)
 		}
 	}
-	return float64(lacking) / float64(max(1, tokens))
+	return 3 * float64(lacking) / float64(max(1, tokens))
 }
 
 // slowWaitingPerServer is how many others wait for an average prefill server.
@@ -390,7 +404,7 @@ func slowNext(o *Order, s *Servers) (best *Ticket, cost float64, even bool) {
 			s.reserveMostKVRoom()
 			lacksRoom = false
 		}
-		lacksRoom = lacksRoom || o.exceeds(t, s.mostKVRoom())
+		lacksRoom = lacksRoom || t.Tokens > s.mostKVRoom() && !slices.ContainsFunc(s.Decode, func(d DecodeState) bool { return !d.Excluded && slowWillHaveRoom(t, &d) })
 		for p := range s.Prefill {
 			s.Prefill[p].Awaiting = 0
 			for _, behind := range all[i+1:] {
@@ -549,6 +563,7 @@ func TestServers_BestIsTheBestOfAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, tickets := randomFleet(t)
 		k, price := tickets[0], rapid.Float64Range(0, 5).Draw(t, "price")
+		s.setFreed()
 		pair, got := s.Best(k, price)
 		best, want, even := slowBest(s, k, price)
 		if even {

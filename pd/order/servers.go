@@ -67,9 +67,15 @@ type DecodeState struct {
 	// KVRoom is the KV tokens that are neither in use nor reserved. What running answers will
 	// still need is not subtracted: sequences end about as fast as the others grow, and with the
 	// whole length of each answer reserved the batch would be half as large.
-	KVRoom   int
-	Excluded bool // it may not be chosen now
-	GoesOn   bool // it can continue an answer behind prefill's first token
+	KVRoom int
+	// KVComing is the tokens of Used that are reserved for requests whose prompts prefill servers still compute:
+	// that room stands empty until they come, in KVComesIn seconds in their mean.
+	KVComing  int
+	KVComesIn float64
+	Excluded  bool // it may not be chosen now
+	GoesOn    bool // it can continue an answer behind prefill's first token
+
+	freed kvFreed // in Order: how fast it frees KV
 }
 
 // Miss is what each objective that a choice is predicted to miss adds to its cost. It is more than

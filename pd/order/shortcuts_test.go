@@ -14,12 +14,12 @@ func plainNext(o *Order, s *Servers) (Turn, bool) {
 	o.prepare(s)
 	may := func(t *Ticket, _ float64) (Pair, bool) {
 		t.passOver(s)
-		if o.lacksKVRoom(t) {
+		if o.lacksKVRoom(t, s) {
 			return Pair{}, false
 		}
 		return o.plainMayGo(t, s)
 	}
-	oldest := o.scanWaiting(s.Now)
+	oldest := o.scanWaiting(s.Now, s)
 	o.least = math.Inf(1)
 	if !o.mayAnyGo(s) {
 		return Turn{}, false
@@ -145,7 +145,7 @@ func (c *crowd) change(rng *rand.Rand) {
 	for d := range c.s.Decode {
 		c.s.Decode[d] = DecodeState{
 			Ahead: []float64{0, 0.04, 0.5}[rng.IntN(3)], Step: 0.02 + 0.01*rng.Float64(), PerToken: 1e-8, Used: 100_000, Running: rng.IntN(20),
-			KVRoom: 10_000 + rng.IntN(40_000), Excluded: rng.IntN(12) == 0, GoesOn: rng.IntN(2) == 0,
+			KVRoom: rng.IntN(50_000), KVComing: rng.IntN(3) * 20_000, KVComesIn: 3 * rng.Float64(), Excluded: rng.IntN(12) == 0, GoesOn: rng.IntN(2) == 0,
 		}
 	}
 	for range rng.IntN(6) {

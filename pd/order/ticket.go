@@ -51,8 +51,9 @@ type Ticket struct {
 	isCounted   bool // in Order: PrefillState.Awaiting of countedFor counts it
 	leaves      bool // in Order: its pair is free, and another that it awaits would cost it less
 
-	lackedKVRoom bool // in Order: decode had no room for it at some look
-	goesAhead    bool // in Order: it was overdue for want of KV room, and goes where there will be room behind its prefill
+	lacksKVRoom  bool // in Order: decode has no room for it at this look
+	lackedKVRoom bool // in Order: decode had none at some look
+	goesAhead    bool // in Order: it was overdue for want of KV room, and counts on all that is expected to come free
 
 	rank                float64       // in Order: lower goes first
 	declined            float64       // in Order: seconds for which it left a free prefill server and waited for a busy one

@@ -44,12 +44,12 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 	o.prepare(s)
 	may := func(t *Ticket, _ float64) (Pair, bool) {
 		t.passOver(s)
-		if o.lacksKVRoom(t) {
+		if o.lacksKVRoom(t, s) {
 			return Pair{}, false
 		}
 		return o.mayGo(t, s)
 	}
-	oldest := o.scanWaiting(s.Now)
+	oldest := o.scanWaiting(s.Now, s)
 	o.least = math.Inf(1)
 	if !o.mayAnyGo(s) {
 		o.sampleRate(s)
@@ -90,8 +90,8 @@ func (o *Order) sampleRate(s *Servers) {
 // which servers, while so many seconds of prefill go before it: the order of service
 // without the choice of a pair.
 func (o *Order) Serve(now time.Duration, may May) (Turn, bool) {
-	o.mostKVRoom, o.mostFreed = math.MaxInt, kvFreed{}
-	turn, ok := o.overdue(o.scanWaiting(now).overdue, may)
+	o.mostKV = kvMost{room: math.MaxInt}
+	turn, ok := o.overdue(o.scanWaiting(now, nil).overdue, may)
 	if !ok {
 		turn, ok = o.shortestFirst(may, nil)
 	}
@@ -146,6 +146,7 @@ func (o *Order) prepare(s *Servers) {
 		o.declinedFor, o.isDeclinedFor = make([]float64, len(s.Prefill)), make([]bool, len(s.Prefill))
 	}
 	o.addRest(s)
+	s.setFreed()
 	o.countWaiting(s)
 	s.AverageAwaiting = o.waitingPerServer
 	o.gaps.advance(s)
@@ -184,14 +185,15 @@ func (o *Order) countWaiting(s *Servers) {
 	for p := range s.Prefill {
 		s.Prefill[p].Awaiting = 0
 	}
-	waiting, lacking, room := 0, 0, 0
-	o.mostKVRoom, room = s.kvRoom()
-	o.mostFreed = s.mostKVFreed()
+	waiting, lacking := 0, 0
+	_, room := s.kvRoom()
+	o.mostKV, o.keepsKVRoom = s.kvMost(), false
 	for _, q := range o.queues.sorted {
 		for _, t := range q.waiting {
 			t.countedFor, t.isCounted = Aggregated, false
-			t.lackedKVRoom = t.lackedKVRoom || o.exceeds(t, o.mostKVRoom)
-			if o.exceeds(t, min(room, o.mostKVRoom)) {
+			t.lacksKVRoom = o.exceedsAll(t, s)
+			t.lackedKVRoom = t.lackedKVRoom || t.lacksKVRoom
+			if t.exceeds(min(room, o.mostKV.room)) {
 				lacking++
 				continue
 			}
@@ -207,7 +209,7 @@ func (o *Order) countWaiting(s *Servers) {
 	}
 	s.KVPrice = 0
 	if lacking > 0 {
-		s.KVPrice = float64(lacking) / max(1, s.kvTokens())
+		s.KVPrice = delayedByKV * float64(lacking) / max(1, s.kvTokens())
 	}
 	o.waitsForPrefill = waiting > 0
 	o.waitingPerServer = float64(max(0, waiting-1)) / float64(max(1, len(s.Prefill)))
@@ -306,8 +308,8 @@ func (o *Order) price(t *Ticket) float64 { return t.Weights.Price(o.waitingPerSe
 type oldestOverdue struct{ overdue, lacksKVRoom *Ticket }
 
 // scanWaiting looks for them, moves requests that have become late behind the others of their
-// class, and counts for how long requests have left servers free.
-func (o *Order) scanWaiting(now time.Duration) (oldest oldestOverdue) {
+// class, and counts for how long requests have left servers free. Serve has no servers to say.
+func (o *Order) scanWaiting(now time.Duration, s *Servers) (oldest oldestOverdue) {
 	o.moved = o.moved[:0]
 	elapsed, limits := (now - o.surveyed).Seconds(), o.overdueLimits()
 	o.surveyed = now
@@ -330,8 +332,11 @@ func (o *Order) scanWaiting(now time.Duration) (oldest oldestOverdue) {
 			if oldest.overdue == nil || t.Arrived < oldest.overdue.Arrived {
 				oldest.overdue = t
 			}
-			t.goesAhead = t.goesAhead || o.exceeds(t, o.mostKVRoom) // so that it may not exceed it any more
-			if o.exceeds(t, o.mostKVRoom) && (oldest.lacksKVRoom == nil || t.Arrived < oldest.lacksKVRoom.Arrived) {
+			if t.lacksKVRoom && !t.goesAhead {
+				t.goesAhead = true
+				t.lacksKVRoom = o.exceedsAll(t, s) // perhaps not any more
+			}
+			if t.lacksKVRoom && (oldest.lacksKVRoom == nil || t.Arrived < oldest.lacksKVRoom.Arrived) {
 				oldest.lacksKVRoom = t
 			}
 		}
