@@ -2,10 +2,13 @@ package main
 
 import (
 	"math"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest/compare"
 	"github.com/tandem-gateway/tandem/loadtest/policy"
+	"github.com/tandem-gateway/tandem/pd/cost"
 )
 
 // What stands beside the measured figures is of the same cluster, chosen by the same rule.
@@ -35,6 +38,16 @@ func TestLive_SimulatesTheClusterThatRuns(t *testing.T) {
 		if !found {
 			t.Errorf("nothing simulates %s", way.Name)
 		}
+		// Policies of whole prompts compute them whole on decode too. With an objective for the first token the gateway
+		// serves for requests in time, and the policies serve for the mean.
+		flags := strings.Join(way.Flags, " ")
+		whole := strings.Contains(flags, "--prefill-pieces 0s") && strings.Contains(flags, "--decode-pieces 0s")
+		if whole == (way.Simulated == "tandem-pieces") || strings.Contains(flags, "ttft-slo") {
+			t.Errorf("%s, which is simulated as %s, runs with %s", way.Name, way.Simulated, flags)
+		}
+	}
+	if compare.PieceSeconds != time.Duration(cost.DefaultPieces).Seconds() {
+		t.Errorf("pieces of %v s run, and of %v are simulated", compare.PieceSeconds, time.Duration(cost.DefaultPieces))
 	}
 }
 

@@ -98,7 +98,7 @@ func (c *cluster) gateway(ctx context.Context, cfg *Config, way *Way, log io.Wri
 		"--first-token", "decode", // as the simulator
 		// No objective for the first token: with one the gateway serves for the share of requests in time, and the
 		// simulator's policies serve for the mean.
-		"--itl-slo", objective(sloITL), "--prefill-pieces", objective(pieceSeconds),
+		"--itl-slo", objective(sloITL), "--prefill-pieces", objective(PieceSeconds),
 		"--max-wait", "10m", "--prefill-timeout", "10m", "--first-event-timeout", "10m",
 	}, way.Flags...)...)
 	if err != nil {

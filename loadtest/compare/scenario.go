@@ -6,9 +6,9 @@ import "fmt"
 // policies know it.
 const sloTTFT, sloITL = 5.0, 0.1
 
-// pieceSeconds is what a piece of a prompt takes its engine, in its own seconds: the default of --prefill-pieces, by
+// PieceSeconds is what a piece of a prompt takes its engine, in its own seconds: the default of --prefill-pieces, by
 // which the simulator cuts.
-const pieceSeconds = 2.0
+const PieceSeconds = 2.0
 
 // Scenario is the cluster as the simulator describes one (YAML). The times are the
 // simulated engine's (loadtest/engine/timing.go), as near as the simulator's form of
