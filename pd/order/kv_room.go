@@ -36,10 +36,10 @@ func (s *Servers) willHaveRoom(t *Ticket) bool {
 	return false
 }
 
-// countedFreed is which share a request counts on of what is expected to come free while its prompt is computed. Of more
-// large ones went sooner, and small ones later, and a request that finds less than it counted on waits in the engine's
-// queue, and all behind it; with none KV stands empty (loadtest/policy/EXPERIMENTS.md, Little KV). One that has waited too
-// long counts on all of it: a server is kept for it meanwhile.
+// countedFreed is which share a request counts on of what is expected to come free while its prompt is computed. With more
+// large requests went sooner and small ones later, and who finds less than it counted on waits in the engine's queue, with
+// all behind it; with none KV stands empty (loadtest/policy/EXPERIMENTS.md, Little KV). A request that has waited too long
+// counts on all of it, since a server is kept for it meanwhile.
 const countedFreed = 0.3
 
 // willHaveRoom reports whether a decode server will have room for a request when a prefill server has computed its
@@ -49,11 +49,9 @@ func (d *DecodeState) willHaveRoom(t *Ticket) bool {
 	if t.goesAhead {
 		share = 1
 	}
-	room := share * freed * t.leastPrefill
+	room := float64(d.KVRoom) + share*freed*t.leastPrefill
 	if t.leastPrefill < d.KVComesIn {
-		room = min(room+float64(d.KVRoom+d.KVComing), float64(d.KVRoom)+freed*d.KVComesIn)
-	} else {
-		room += float64(d.KVRoom)
+		room = min(room+float64(d.KVComing), float64(d.KVRoom)+freed*d.KVComesIn)
 	}
 	return room >= float64(t.Tokens)
 }
@@ -82,6 +80,7 @@ type kvMost struct {
 	freed kvFreed // with the most turnover and the least growth
 }
 
+// kvMost is that of those that are not excluded.
 func (s *Servers) kvMost() kvMost {
 	room, _ := s.kvRoom()
 	most := kvMost{room, room, kvFreed{0, math.Inf(1)}}
