@@ -406,7 +406,6 @@ func TestDecider_WhoIsOvertakenMakesPromisesNoLonger(t *testing.T) {
 			f.await(t, f.up)
 			decode := f.Fleet.Servers()[1]
 			report := func(running, used float64) {
-				known := func(x float64) load.Gauge { return load.Gauge{Value: x, Known: true} }
 				decode.ReportLoad(load.Load{Engine: "vllm", Running: known(running), Waiting: known(0), KVUsed: known(used), KVTokens: known(20_000), At: time.Now()})
 			}
 			d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Hour, f.Log)

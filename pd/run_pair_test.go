@@ -439,7 +439,7 @@ func TestTransferSample_WhoWaitsForRoomTakesNoLink(t *testing.T) {
 		if err != nil || b.prefill == nil {
 			t.Fatalf("%+v, %v", b, err)
 		}
-		decode, known := b.decode.Server(), func(v float64) load.Gauge { return load.Gauge{Value: v, Known: true} }
+		decode := b.decode.Server()
 		before, err := decode.Claim(pools.Decode, curve.Work{Tokens: c.tokens, Prompt: c.tokens}, false)
 		if err != nil {
 			t.Fatal(err)

@@ -79,9 +79,8 @@ func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *t
 // kvFits reports whether all KV that a decode server has or gets now fits there, by what is known: else a request that
 // counted on what would come free by now may wait in the engine's queue.
 func (ch *Chooser) kvFits(s *pools.Server, now time.Time) bool {
-	decode := [1]cost.Candidate{candidateOf(s, now)}
-	ch.Links.SetMoving(nil, decode[:], now)
-	return !decode[0].KVKnown || decode[0].KVFree+decode[0].KVComing >= 0
+	free, known := kvFree(s, s.InFlight(pools.Decode, now), s.FreshLoad(now), now)
+	return !known || free+ch.Links.KVComing(s.ID()) >= 0
 }
 
 // movesWithPrefill reports whether a server gets a prompt's KV while prefill computes it.

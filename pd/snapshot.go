@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/load"
 	"github.com/tandem-gateway/tandem/pools/share"
 )
 
@@ -354,11 +355,16 @@ func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 	c.Queue = prefill.Queue + load.ExternalQueue(c.Prefill, now)
 	c.Running += int(load.ExternalRunning.Value)
 	c.KVUsed += int(load.ExternalKV.Value)
-	if load.KVUsed.Known && load.KVTokens.Known {
-		share := s.KVShare(sent, now)
-		c.KVFree, c.KVKnown = int((load.KVTokens.Value-load.ExternalKV.Value)/share)-sent.Tokens, true
-	}
+	c.KVFree, c.KVKnown = kvFree(s, sent, load, now)
 	return c
+}
+
+// kvFree is the tokens of KV that a server has left beside what was sent to decode there, false where it does not say.
+func kvFree(s *pools.Server, sent pools.InFlight, l load.Load, now time.Time) (tokens int, known bool) {
+	if !l.KVUsed.Known || !l.KVTokens.Known {
+		return 0, false
+	}
+	return int((l.KVTokens.Value-l.ExternalKV.Value)/s.KVShare(sent, now)) - sent.Tokens, true
 }
 
 func topologyOf(s *pools.Server) cost.Topology {

@@ -128,7 +128,6 @@ func TestCandidateOf_RoomOfWhatHasEnded(t *testing.T) {
 		}
 		return lease
 	}
-	known := func(v float64) load.Gauge { return load.Gauge{Value: v, Known: true} }
 	report := func(used float64) {
 		s.ReportLoad(load.Load{Engine: "vllm", Running: known(2), Waiting: known(0), KVUsed: known(used / 10_000), KVTokens: known(10_000), At: time.Now()})
 	}
@@ -177,7 +176,6 @@ func TestCandidateOf_RoomForPromptsThatBeginAlike(t *testing.T) {
 		}
 		t.Cleanup(lease.Release)
 	}
-	known := func(v float64) load.Gauge { return load.Gauge{Value: v, Known: true} }
 	says := func(used float64) {
 		s.ReportLoad(load.Load{Engine: "vllm", Running: known(6), Waiting: known(0), KVUsed: known(used), KVTokens: known(100_000), At: time.Now()})
 	}
@@ -190,3 +188,6 @@ func TestCandidateOf_RoomForPromptsThatBeginAlike(t *testing.T) {
 		t.Errorf("room for %d tokens beside six that fill it", c.KVFree)
 	}
 }
+
+// known is what an engine says.
+func known(v float64) load.Gauge { return load.Gauge{Value: v, Known: true} }

@@ -211,9 +211,7 @@ func (f *fleet) BeginTransfer(v *View, j *job) {
 
 // kvFits is as in package pd.
 func (f *fleet) kvFits(v *View, d int) bool {
-	decode := [1]cost.Candidate{f.field.Decode[d]}
-	f.links.SetMoving(nil, decode[:], clockTime(v.now))
-	return v.DecodeUsed(d)-decode[0].KVComing <= v.DecodeCapacity()
+	return v.DecodeUsed(d)-f.links.KVComing(f.field.Decode[d].ID) <= v.DecodeCapacity()
 }
 
 // begin takes so many bytes of a request to be under way, and nothing else of it.

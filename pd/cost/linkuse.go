@@ -20,13 +20,16 @@ type linkUse struct {
 
 // setOn writes for how long the link of a server is taken, so many seconds after Links.began, and what KV is to come.
 func (u linkUse) setOn(c *Candidate, now float64) {
-	c.Moving, c.Coming, c.ComesIn = Duration(u.nearby), Duration(u.coming), 0
-	if u.coming > 0 {
-		c.ComesIn = Duration(max(0, u.due/u.coming-now))
+	c.Moving, c.Coming, c.ComesIn = Duration(u.nearby), Duration(u.coming), comesIn(u.due, u.coming, now)
+	c.KVComing, c.KVComesIn = u.kv, comesIn(u.kvDue, float64(u.kv), now)
+}
+
+// comesIn is when what is to come begins, in its mean: due is the sum of its times, each times how much begins then.
+func comesIn(due, all, now float64) time.Duration {
+	if all <= 0 {
+		return 0
 	}
-	if c.KVComing, c.KVComesIn = u.kv, 0; u.kv > 0 {
-		c.KVComesIn = Duration(max(0, u.kvDue/float64(u.kv)-now))
-	}
+	return Duration(max(0, due/all-now))
 }
 
 func (u *linkUse) advance(now time.Time) {
@@ -69,6 +72,13 @@ func keepUse(uses map[string]linkUse, server string, u linkUse) {
 		return
 	}
 	uses[server] = u
+}
+
+// KVComing is the tokens of KV room that are kept on a decode server for what is still to come.
+func (l *Links) KVComing(server string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.receiving[server].kv
 }
 
 // SetMoving writes for how long what is under way or to come takes the links of servers at most, and the KV that is to

@@ -24,6 +24,7 @@
 // prefill over the number of servers when all are busy; and B is the longest time for which one
 // turn keeps a server busy: 0.02 s, or a step of the server where it takes longer, plus the
 // longest prefill. Where decode will lack KV room when the prompt is computed, add the time until
-// the sequences of one decode server have ended: it is kept for the request. Only T differs between short and long prompts, so the bound of a decile of
-// prompt lengths is that of its longest prompt.
+// the sequences of one decode server have ended: it is kept for the request. Only T differs
+// between short and long prompts, so the bound of a decile of prompt lengths is that of its
+// longest prompt.
 package order

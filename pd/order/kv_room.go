@@ -76,14 +76,15 @@ func (f kvFreed) in(output float64) float64 { return max(0, f.turnover/max(1, ou
 // kvMost is the most that any decode server has, and will have.
 type kvMost struct {
 	room  int     // now, as kvRoom
-	empty int     // with what is kept for requests that are still to come
+	all   int     // that of all together, likewise
+	empty int     // on one, with what is kept for requests that are still to come
 	freed kvFreed // with the most turnover and the least growth
 }
 
 // kvMost is that of those that are not excluded.
 func (s *Servers) kvMost() kvMost {
-	room, _ := s.kvRoom()
-	most := kvMost{room, room, kvFreed{0, math.Inf(1)}}
+	room, all := s.kvRoom()
+	most := kvMost{room, all, room, kvFreed{0, math.Inf(1)}}
 	for d := range s.Decode {
 		state := &s.Decode[d]
 		if state.Excluded {

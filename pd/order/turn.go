@@ -90,7 +90,6 @@ func (o *Order) sampleRate(s *Servers) {
 // which servers, while so many seconds of prefill go before it: the order of service
 // without the choice of a pair.
 func (o *Order) Serve(now time.Duration, may May) (Turn, bool) {
-	o.mostKV = kvMost{room: math.MaxInt}
 	turn, ok := o.overdue(o.scanWaiting(now, nil).overdue, may)
 	if !ok {
 		turn, ok = o.shortestFirst(may, nil)
@@ -185,9 +184,8 @@ func (o *Order) countWaiting(s *Servers) {
 	for p := range s.Prefill {
 		s.Prefill[p].Awaiting = 0
 	}
-	waiting, lacking := 0, 0
-	_, room := s.kvRoom()
 	o.mostKV, o.keepsKVRoom = s.kvMost(), false
+	waiting, lacking, room := 0, 0, o.mostKV.all
 	for _, q := range o.queues.sorted {
 		for _, t := range q.waiting {
 			t.countedFor, t.isCounted = Aggregated, false
@@ -308,7 +306,7 @@ func (o *Order) price(t *Ticket) float64 { return t.Weights.Price(o.waitingPerSe
 type oldestOverdue struct{ overdue, lacksKVRoom *Ticket }
 
 // scanWaiting looks for them, moves requests that have become late behind the others of their
-// class, and counts for how long requests have left servers free. Serve has no servers to say.
+// class, and counts for how long requests have left servers free. Without servers (Serve) none lacks room.
 func (o *Order) scanWaiting(now time.Duration, s *Servers) (oldest oldestOverdue) {
 	o.moved = o.moved[:0]
 	elapsed, limits := (now - o.surveyed).Seconds(), o.overdueLimits()
