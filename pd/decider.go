@@ -84,10 +84,7 @@ type waiter struct {
 
 	entered       time.Time
 	predictedWait time.Duration // from then, as predicted, until its prefill begins
-	// outdated: one that was bound since it was priced leaves more of its prompt on a server than it
-	// was priced with.
-	outdated bool
-	look     int64 // the last one at which it was priced
+	look          int64         // the last one at which it was priced
 }
 
 // bindResult is what a wait ends with.
@@ -325,22 +322,13 @@ func (q *modelQueue) decide(now time.Time) {
 	}
 	q.arrivals = nil
 	q.renewPrices(now)
-	for outdated := 0; ; {
+	q.servers.Renew = func(t *order.Ticket) { q.priceRequest(q.waiting[t.ID], now) }
+	for {
 		turn, ok := q.order.Next(&q.servers)
 		if !ok {
 			return
 		}
-		w := q.waiting[turn.Ticket.ID]
-		if w.outdated {
-			q.order.UndoTurn(turn)
-			if outdated++; outdated <= order.RepricedPerLook {
-				q.reprice(w, now)
-			} else {
-				q.repriceOutdated(now)
-			}
-			continue
-		}
-		if q.claimTurn(w, turn, now) {
+		if w := q.waiting[turn.Ticket.ID]; q.claimTurn(w, turn, now) {
 			delete(q.waiting, turn.Ticket.ID)
 		} else {
 			q.order.UndoTurn(turn)
@@ -375,21 +363,6 @@ func (q *modelQueue) renewPrices(now time.Time) {
 			continue
 		}
 		q.order.Update(t, q.servers.Links)
-	}
-}
-
-// reprice prices a request anew that is in the order.
-func (q *modelQueue) reprice(w *waiter, now time.Time) {
-	q.priceRequest(w, now)
-	q.order.Update(&w.ticket, q.servers.Links)
-}
-
-// repriceOutdated prices anew all whose price is.
-func (q *modelQueue) repriceOutdated(now time.Time) {
-	for _, w := range q.waiting {
-		if w.outdated {
-			q.reprice(w, now)
-		}
 	}
 }
 
@@ -505,7 +478,7 @@ func (q *modelQueue) priceRequest(w *waiter, now time.Time) {
 
 // priceMatched is priceRequest for a request that the snapshot is turned to.
 func (q *modelQueue) priceMatched(w *waiter, now time.Time) {
-	w.outdated = false
+	w.ticket.Outdated = false
 	q.d.ch.Cost.PriceRequest(q.d.ch.demand(w.request, now), &q.snapshot.candidates, &w.ticket)
 	if begun := w.request.begun; begun != nil {
 		w.ticket.KeepTo(order.Pair{
@@ -570,8 +543,8 @@ func (q *modelQueue) outdateSharers(bound *bindRequest, b *binding, prefill int)
 	}
 	held, at := q.snapshot.candidates.Prefill[prefill].Cached.GPU, &q.snapshot.prefillFacts[prefill].spot // before it was bound
 	for _, w := range q.waiting {
-		if w.request != bound && !w.outdated && w.request.prefix != nil {
-			w.outdated = w.request.prefix.extends(b.chosen.Prefill, at, bound.prefix, held)
+		if w.request != bound && !w.ticket.Outdated && w.request.prefix != nil {
+			w.ticket.Outdated = w.request.prefix.extends(b.chosen.Prefill, at, bound.prefix, held)
 		}
 	}
 }

@@ -46,6 +46,7 @@ type Order struct {
 	beginsIn         []float64   // scratch of Next: by prefill server, that and the work ahead of it; infinite where it is free
 	soonest          float64     // scratch of Next: at most the least of beginsIn of those that are free to none
 	moved            []*Ticket   // scratch of Next: the requests that have become late
+	renewed          []*Ticket   // scratch of Next: the requests that were priced anew
 	least            float64     // scratch of Next: the rank of the best so far
 	lackingKVRoom    *Ticket     // scratch of Next: one of the class looked at that decode has no room for
 	waitsForPrefill  bool        // scratch of Next: decode has room for one that waits
@@ -116,7 +117,7 @@ func (o *Order) Len() int { return o.size }
 // Add lets a request wait. Unlike Admit it refuses none.
 func (o *Order) Add(t *Ticket, links *LinkTable) {
 	t.derive(links)
-	t.rank, t.late = o.rank(t), false
+	t.rank, t.rankedPrefill, t.late = o.rank(t), t.leastPrefill, false
 	t.declined, t.isDeclining = 0, false
 	o.enqueue(t)
 }
@@ -137,12 +138,23 @@ func (o *Order) enqueue(t *Ticket) {
 
 // Update puts a waiting request in its new place after its costs or the links have changed.
 func (o *Order) Update(t *Ticket, links *LinkTable) {
+	o.derive(t, links)
+	o.place(t)
+}
+
+// derive writes what follows from the new costs of a waiting request but its place.
+func (o *Order) derive(t *Ticket, links *LinkTable) {
 	work, kv, output := t.leastWork, t.kv, t.output
 	t.derive(links)
 	o.work, o.kv, o.output = o.work+t.leastWork-work, o.kv+t.kv-kv, o.output+t.output-output
+}
+
+// place puts a waiting request where its costs say.
+func (o *Order) place(t *Ticket) {
 	if rank := o.rank(t); rank != t.rank {
 		o.queues.move(t, rank)
 	}
+	t.rankedPrefill = t.leastPrefill
 }
 
 // Remove takes a request out; it returns false if the request does not wait.

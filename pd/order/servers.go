@@ -27,6 +27,8 @@ type Servers struct {
 	// KVPrice is what a token of decode's KV that is taken for a second costs those who wait for some, in seconds:
 	// how many they are, over the tokens that all decode servers have.
 	KVPrice float64
+	// Renew prices a request anew that is Outdated and would go. nil: none is.
+	Renew func(*Ticket)
 }
 
 // PrefillState is one prefill server.

@@ -41,6 +41,9 @@ type Ticket struct {
 	PairsFirst bool
 	// Follows: a beginning of its prompt that no prefill server has is being computed for another request.
 	Follows bool
+	// Outdated: it would cost less somewhere than when it was priced last. It does not go before it is priced
+	// anew (Servers.Renew).
+	Outdated bool
 	// Begun: a piece of its prompt is prefilled, so that it has its pair (KeepTo), and its KV room.
 	Begun bool
 
@@ -70,6 +73,10 @@ type Ticket struct {
 	awaited             pairCost      // the pair, not free, that it was seen to wait for
 	countedFor          int           // the prefill server that it waited for when Next began to look; Aggregated: none
 	onPrefill           []prefillCost // by prefill server
+	free                int           // the prefill server that onFree is of
+	onFree              prefillCost   // of onPrefill, that of one server
+	mostMissing         float64       // of Missing, the most
+	rankedPrefill       float64       // leastPrefill when it was ranked
 	behind              behindCost
 	only                int // the only prefill server that it may have; -1: it may have several, or none
 
@@ -207,6 +214,9 @@ func (t *Ticket) derive(links *LinkTable) {
 		}
 		on.batch = t.Batched(on.reference)
 		t.onPrefill[p] = on
+		if p == t.free {
+			t.onFree = on
+		}
 		if !math.IsInf(seconds, 1) {
 			if several = several || t.only >= 0; t.only < 0 {
 				t.leastReference, t.leastBatch = on.reference, on.batch
@@ -236,6 +246,10 @@ func (t *Ticket) derive(links *LinkTable) {
 	}
 	if math.IsInf(t.leastPrefill, 1) {
 		t.leastPrefill = t.leastAggregated
+	}
+	t.mostMissing = 0
+	for _, bytes := range t.Missing {
+		t.mostMissing = max(t.mostMissing, bytes)
 	}
 	t.leastWork, t.kv, t.output = t.Batched(t.leastPrefill), t.Tokens, t.Output
 	if t.Begun {
@@ -357,7 +371,31 @@ func (t *Ticket) leastTransferFrom(links *LinkTable, p int) float64 {
 }
 
 // rankOn is its rank where it goes to a prefill server.
-func (t *Ticket) rankOn(p int) float64 { return t.rank + (t.onPrefill[p].prefill - t.leastPrefill) }
+func (t *Ticket) rankOn(p int) float64 { return t.rank + (t.on(p).prefill - t.rankedPrefill) }
+
+// rankWith is its rank where it goes to a pair.
+func (t *Ticket) rankWith(pair Pair) float64 {
+	if pair.Prefill == Aggregated {
+		return t.rank + (t.leastPrefill - t.rankedPrefill)
+	}
+	return t.rankOn(pair.Prefill)
+}
+
+// mostMissingOn is no less than the bytes that a decode server lacks.
+func (t *Ticket) mostMissingOn(d int) float64 {
+	if math.IsInf(t.mostMissing, 1) { // the request must not have some server
+		return t.Missing[d]
+	}
+	return t.mostMissing
+}
+
+// on is what it costs on a prefill server.
+func (t *Ticket) on(p int) *prefillCost {
+	if p == t.free {
+		return &t.onFree
+	}
+	return &t.onPrefill[p]
+}
 
 // isLate says whether a request that is to be served last when late cannot meet its
 // objective any more, whatever goes before it.

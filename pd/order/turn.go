@@ -47,9 +47,15 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 		if o.lacksKVRoom(t, s) {
 			return Pair{}, false
 		}
+		pair, ok := o.mayGo(t, s)
+		if !ok || !t.Outdated || s.Renew == nil || t.rankWith(pair) >= o.least {
+			return pair, ok
+		}
+		o.renew(t, s)
 		return o.mayGo(t, s)
 	}
 	oldest := o.scanWaiting(s.Now, s)
+	o.readCostsOnFree()
 	o.least = math.Inf(1)
 	if !o.mayAnyGo(s) {
 		o.sampleRate(s)
@@ -64,6 +70,7 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 		turn, ok = o.shortestFirst(may, s)
 	}
 	if !ok {
+		o.placeRenewed()
 		o.sampleRate(s)
 		return Turn{}, false
 	}
@@ -73,8 +80,24 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 		o.comeBackBehind(turn.Ticket, s)
 	}
 	turn.longGaps = turn.Ticket.longGapsOn(turn.Pair, s)
+	o.placeRenewed()
 	o.recordTurn(&turn)
 	return turn, true
+}
+
+// renew prices a request anew while all that wait are looked at. It keeps its place until placeRenewed.
+func (o *Order) renew(t *Ticket, s *Servers) {
+	s.Renew(t)
+	o.derive(t, s.Links)
+	o.renewed = append(o.renewed, t)
+}
+
+// placeRenewed gives the requests that were priced anew their places.
+func (o *Order) placeRenewed() {
+	for _, t := range o.renewed {
+		o.place(t)
+	}
+	o.renewed = o.renewed[:0]
 }
 
 // sampleRate samples the rate of prefill, unless all that wait do so for KV room.
@@ -263,6 +286,28 @@ func (p *PrefillState) addRest(t *Ticket, number int) {
 	}
 }
 
+// readCostsOnFree puts what all requests cost on the free prefill server, if it is the only one, beside what else is
+// read of them: one behind the other they wait for memory together, in the search each by itself.
+func (o *Order) readCostsOnFree() {
+	if len(o.free) != 1 {
+		return
+	}
+	p := o.free[0]
+	for _, q := range o.queues.sorted {
+		if len(q.waiting) < longQueue {
+			continue
+		}
+		for _, t := range q.waiting {
+			if t.free != p {
+				t.free, t.onFree = p, t.onPrefill[p]
+			}
+		}
+	}
+}
+
+// longQueue is how many requests of a tenant are read ahead. In a shorter queue few are looked at behind the best so far.
+const longQueue = 8
+
 // isFreeTo says whether a prefill server is about to be free for a request.
 func (o *Order) isFreeTo(t *Ticket, p int, s *Servers) bool {
 	return o.isFree[p] && !t.awaitsRest(p, &s.Prefill[p])
@@ -420,11 +465,7 @@ func (o *Order) shortestOfTenant(q *tenantQueue, may May, before float64) (best 
 		if !ok {
 			continue
 		}
-		rank := t.rank
-		if pair.Prefill != Aggregated {
-			rank = t.rankOn(pair.Prefill)
-		}
-		if rank < o.least {
+		if rank := t.rankWith(pair); rank < o.least {
 			best, o.least = Turn{Ticket: t, Pair: pair}, rank
 		}
 	}
@@ -480,7 +521,7 @@ func (o *Order) goesBehindBest(t *Ticket, s *Servers) bool {
 			return false
 		}
 		if o.decode != s.Prefill[p].Self {
-			pair := pairCost{Pair: Pair{p, o.decode}, onPrefill: t.onPrefill[p], missing: t.Missing[o.decode], decodeReady: at(t.DecodeReady, o.decode)}
+			pair := pairCost{Pair: Pair{p, o.decode}, onPrefill: *t.on(p), missing: t.mostMissingOn(o.decode), decodeReady: at(t.DecodeReady, o.decode)}
 			most = min(most, s.pairCost(t, &pair, price))
 		}
 	}
@@ -537,7 +578,7 @@ func (o *Order) patience(t *Ticket, s *Servers) float64 {
 // who is yet to come: where many wait, a server that is free now is not spare.
 func (o *Order) delayToWaiting(t *Ticket, p int) float64 {
 	waiting := o.waitingPerServer - float64(len(o.free)-1)/float64(len(t.onPrefill))
-	return (t.Weights.Price(max(0, waiting)) - t.Weights.Price(0)) * t.onPrefill[p].reference
+	return (t.Weights.Price(max(0, waiting)) - t.Weights.Price(0)) * t.on(p).reference
 }
 
 // recordAwaited notes that a request waits for the busy pair that it awaits: its prefill goes there
@@ -546,7 +587,7 @@ func (o *Order) recordAwaited(t *Ticket, s *Servers) {
 	p := t.awaited.Prefill
 	o.awaitedWork[p] += t.awaited.work
 	o.beginsIn[p] = o.awaitedWork[p] + s.Prefill[p].Ahead
-	if slices.ContainsFunc(o.free, func(p int) bool { return !math.IsInf(t.onPrefill[p].prefill, 1) }) {
+	if slices.ContainsFunc(o.free, func(p int) bool { return !math.IsInf(t.on(p).prefill, 1) }) {
 		t.isDeclining, o.isDeclinedFor[p] = true, true
 	}
 }
@@ -567,8 +608,8 @@ func (o *Order) mayStopDeclining(t *Ticket, s *Servers) bool {
 		if t.awaitsRest(p, &s.Prefill[p]) {
 			continue
 		}
-		ready, _ := s.prefillSide(t, p, &t.onPrefill[p], 0)
-		first := ready + t.onPrefill[p].leastTransfer + step
+		ready, _ := s.prefillSide(t, p, t.on(p), 0)
+		first := ready + t.on(p).leastTransfer + step
 		if first <= limit && (alone || !t.followed && first-rounding <= t.declined || first-rounding+o.delayToWaiting(t, p) <= limit) {
 			return true
 		}
@@ -590,7 +631,7 @@ func (o *Order) prefersAwaited(t *Ticket, s *Servers, cost float64) bool {
 		if t.awaitsRest(p, &s.Prefill[p]) {
 			continue
 		}
-		if _, half := s.prefillSide(t, p, &t.onPrefill[p], price); half+t.onPrefill[p].leastTransfer+decoding <= cost {
+		if _, half := s.prefillSide(t, p, t.on(p), price); half+t.on(p).leastTransfer+decoding <= cost {
 			return false
 		}
 	}
@@ -643,10 +684,10 @@ func (o *Order) bestFreePair(t *Ticket, s *Servers) (pair Pair, least float64) {
 		if t.awaitsRest(p, &s.Prefill[p]) {
 			continue
 		}
-		if _, half := s.prefillSide(t, p, &t.onPrefill[p], price); half+t.onPrefill[p].leastTransfer+decoding >= least {
+		if _, half := s.prefillSide(t, p, t.on(p), price); half+t.on(p).leastTransfer+decoding >= least {
 			continue
 		}
-		if d, cost := s.bestFrom(t, p, &t.onPrefill[p], price, least); cost < least {
+		if d, cost := s.bestFrom(t, p, t.on(p), price, least); cost < least {
 			pair, least, o.decode = Pair{p, d}, cost, d
 		}
 	}
@@ -675,10 +716,10 @@ func (o *Order) isBusyPairBetter(t *Ticket, s *Servers, limit float64) (found bo
 			continue
 		}
 		hold := o.hold(t, p, s)
-		if _, half := s.prefillSide(t, p, &t.onPrefill[p], price); hold+half+t.onPrefill[p].leastTransfer+decoding >= limit {
+		if _, half := s.prefillSide(t, p, t.on(p), price); hold+half+t.on(p).leastTransfer+decoding >= limit {
 			continue
 		}
-		if d, cost := s.bestFrom(t, p, &t.onPrefill[p], price, limit-hold); hold+cost < limit {
+		if d, cost := s.bestFrom(t, p, t.on(p), price, limit-hold); hold+cost < limit {
 			best, limit, found = Pair{p, d}, hold+cost, true
 		}
 	}
