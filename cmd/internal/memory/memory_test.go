@@ -202,6 +202,7 @@ func TestTarget_GivesBackWhatABurstLeft(t *testing.T) {
 	}{
 		{"a thousand streams opened", heap{live: 25 * mb, unused: 40 * mb}, mb, true},
 		{"they open still", heap{live: 25 * mb, unused: 40 * mb}, 20 * mb, false},
+		{"five hundred requests a second come behind a burst", heap{live: 10 * mb, unused: 64 * mb}, 6 * mb, false},
 		{"a thousand opened whose bodies came back", heap{live: 33 * mb, unused: 12 * mb}, mb, true},
 		{"a hundred opened", heap{live: 6 * mb, unused: 5 * mb}, 0, true},
 		{"little is left", heap{live: 5 * mb, unused: 3 * mb}, 0, false},

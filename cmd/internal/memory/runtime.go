@@ -175,10 +175,11 @@ func (t *target) look(now time.Time, h heap) (giveBack bool) {
 }
 
 // isLeftBehind reports whether much of the memory is of no use, and will not be soon to a heap that grows by pace
-// bytes per second.
+// bytes per second. Where more than slack comes in an interval, requests do: two collections at once and the memory's
+// way to the system delayed some twenty of them by milliseconds, and the runtime gives it back by and by.
 func (h heap) isLeftBehind(pace float64) bool {
 	soon := pace * interval.Seconds()
-	return h.unused > leftover && h.unused > h.live/4 && h.live+h.unused < mostAtOnce && soon < float64(h.unused)/4
+	return h.unused > leftover && h.unused > h.live/4 && h.live+h.unused < mostAtOnce && soon < min(slack, float64(h.unused)/4)
 }
 
 func (t *target) setLocked(live uint64) (goesOn bool) {
