@@ -179,11 +179,17 @@ func (s *Servers) delayed(state *PrefillState) float64 {
 
 // pairCost is the cost of a request on a pair that it may have.
 func (s *Servers) pairCost(t *Ticket, pair *pairCost, price float64) float64 {
-	first, half := s.prefillSide(t, pair.Prefill, &pair.onPrefill, price)
+	return s.costOnPair(t, pair.Pair, &pair.onPrefill, pair.missing, pair.decodeReady, price)
+}
+
+// costOnPair is pairCost of so much on its prefill server, and of a decode server that lacks so many bytes and is ready
+// in so many seconds.
+func (s *Servers) costOnPair(t *Ticket, pair Pair, on *prefillCost, missing, decodeReady, price float64) float64 {
+	first, half := s.prefillSide(t, pair.Prefill, on, price)
 	i := pair.Prefill*len(s.Decode) + pair.Decode
-	later := max(0, pair.decodeReady-pair.onPrefill.ready)
-	move := s.Links.After(0, i, pair.missing) + later + s.linkWait(pair.Pair, pair.missing, first+later)
-	return half + move + s.decodeSide(t, &s.Decode[pair.Decode], first+move, s.tokenAt(t, pair.Pair, &pair.onPrefill, later))
+	later := max(0, decodeReady-on.ready)
+	move := s.Links.After(0, i, missing) + later + s.linkWait(pair, missing, first+later)
+	return half + move + s.decodeSide(t, &s.Decode[pair.Decode], first+move, s.tokenAt(t, pair, on, later))
 }
 
 // linkWait is how long the bytes that a decode server lacks, and prefill has in first seconds, wait for the

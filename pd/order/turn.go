@@ -521,8 +521,7 @@ func (o *Order) goesBehindBest(t *Ticket, s *Servers) bool {
 			return false
 		}
 		if o.decode != s.Prefill[p].Self {
-			pair := pairCost{Pair: Pair{p, o.decode}, onPrefill: *t.on(p), missing: t.mostMissingOn(o.decode), decodeReady: at(t.DecodeReady, o.decode)}
-			most = min(most, s.pairCost(t, &pair, price))
+			most = min(most, s.costOnPair(t, Pair{p, o.decode}, t.on(p), t.mostMissingOn(o.decode), at(t.DecodeReady, o.decode), price))
 		}
 	}
 	if math.IsInf(most, 1) || !(most <= o.leastAggregated(t, s)) {
