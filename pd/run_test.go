@@ -272,22 +272,36 @@ func (b onClose) Close() error {
 }
 
 // A prompt that decode computes at once beside streams does not teach that it takes what their steps take: a long
-// one would be believed to take as many times as long as the short one that showed it.
+// one would be believed to take as many times as long as the short one that showed it. Nor does a whole answer that is
+// its first token.
 func TestRun_APromptBesideStreamsTeachesWhatIsItsOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newTestFleet(t, 1, testPrompt(100))
-		decode := candidateOf(f.Fleet.Servers()[1], time.Now())
-		if decode.Running == 0 {
-			t.Fatal("nothing streams there")
-		}
-		own, long := decode.Prefill.Time(curve.PrefillFeatures(10, 0)), curve.PrefillFeatures(10_000, 0)
-		step := decode.Step.Time(curve.StepFeatures(decode.Running+1, decode.KVUsed))
-		f.Transport = slowly(own+step*3/2, 0)
-		for range 30 {
-			f.streamAggregated(t)
-		}
-		if got := f.Fleet.Servers()[1].PrefillCurve().Seconds(long) / decode.Prefill.Seconds(long); got < 0.9 || got > 1.1 {
-			t.Errorf("a long prompt is believed to take %.2f times as long", got)
-		}
-	})
+	for _, stream := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newTestFleet(t, 1, testPrompt(100))
+			decode := candidateOf(f.Fleet.Servers()[1], time.Now())
+			if decode.Running == 0 {
+				t.Fatal("nothing streams there")
+			}
+			own, long := decode.Prefill.Time(curve.PrefillFeatures(10, 0)), curve.PrefillFeatures(10_000, 0)
+			took := own + decode.Step.Time(curve.StepFeatures(decode.Running+1, decode.KVUsed))*3/2
+			f.Transport = slowly(took, 0)
+			if !stream {
+				f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+					time.Sleep(took)
+					body := io.NopCloser(strings.NewReader(`{"choices":[{"index":0,"message":{"content":"hi"}}],"usage":{"prompt_tokens":10,"completion_tokens":1,"total_tokens":11}}`))
+					return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: body, Request: r}, nil
+				})
+			}
+			for range 30 {
+				if stream {
+					f.streamAggregated(t)
+				} else if _, err := f.Run(t.Context(), aggregatedRequest(t, false)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := f.Fleet.Servers()[1].PrefillCurve().Seconds(long) / decode.Prefill.Seconds(long); got < 0.9 || got > 1.1 {
+				t.Errorf("stream %v: a long prompt is believed to take %.2f times as long", stream, got)
+			}
+		})
+	}
 }
