@@ -46,7 +46,7 @@ const countedFreed = 0.3
 // prompt, and still when the others come whose prompts are computed now: their room stands empty until then.
 func (d *DecodeState) willHaveRoom(t *Ticket) bool {
 	freed, share := d.freed.in(t.Output), countedFreed
-	if t.goesAhead {
+	if t.countsOnAll {
 		share = 1
 	}
 	room := float64(d.KVRoom) + share*freed*t.leastPrefill

@@ -56,7 +56,7 @@ type Ticket struct {
 
 	lacksKVRoom  bool // in Order: decode has no room for it at this look
 	lackedKVRoom bool // in Order: decode had none at some look
-	goesAhead    bool // in Order: it was overdue for want of KV room, and counts on all that is expected to come free
+	countsOnAll  bool // in Order: it was overdue for want of KV room, and counts on all that is expected to come free
 
 	rank                float64       // in Order: lower goes first
 	declined            float64       // in Order: seconds for which it left a free prefill server and waited for a busy one

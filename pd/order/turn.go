@@ -375,8 +375,8 @@ func (o *Order) scanWaiting(now time.Duration, s *Servers) (oldest oldestOverdue
 			if oldest.overdue == nil || t.Arrived < oldest.overdue.Arrived {
 				oldest.overdue = t
 			}
-			if t.lacksKVRoom && !t.goesAhead {
-				t.goesAhead = true
+			if t.lacksKVRoom && !t.countsOnAll {
+				t.countsOnAll = true
 				t.lacksKVRoom = o.exceedsAll(t, s) // perhaps not any more
 			}
 			if t.lacksKVRoom && (oldest.lacksKVRoom == nil || t.Arrived < oldest.lacksKVRoom.Arrived) {
