@@ -35,7 +35,8 @@ type Turn struct {
 // whose best pair is free may go, and one that has left a server free for long enough: see
 // the package comment. In the first class, of the requests that are not late (Weights.LateLast),
 // and of the tenant that was served least, the one with the shortest prefill less
-// Ageing x waited does; of one that has begun BegunShare of what is left counts.
+// Ageing x waited does; of one that has begun BegunShare of what is left counts. Who would go at a price
+// that is Outdated is priced anew before (Servers.Renew), and may wait then.
 func (o *Order) Next(s *Servers) (Turn, bool) {
 	if o.size == 0 {
 		o.rate.reset()
