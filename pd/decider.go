@@ -284,7 +284,9 @@ type modelQueue struct {
 }
 
 func newModelQueue(d *Decider, base string) *modelQueue {
-	return &modelQueue{d: d, base: base, order: order.New(d.cfg), waiting: make(map[int64]*waiter)}
+	q := &modelQueue{d: d, base: base, order: order.New(d.cfg), waiting: make(map[int64]*waiter)}
+	q.servers.Renew = func(t *order.Ticket) { q.priceRequest(q.waiting[t.ID], d.origin.Add(q.servers.Now)) }
+	return q
 }
 
 // errUndecided ends a wait that came to nothing by a fault of this program.
@@ -322,7 +324,6 @@ func (q *modelQueue) decide(now time.Time) {
 	}
 	q.arrivals = nil
 	q.renewPrices(now)
-	q.servers.Renew = func(t *order.Ticket) { q.priceRequest(q.waiting[t.ID], now) }
 	for {
 		turn, ok := q.order.Next(&q.servers)
 		if !ok {
