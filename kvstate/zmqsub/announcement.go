@@ -2,9 +2,7 @@ package zmqsub
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"time"
 
 	zmq "github.com/pebbe/zmq4"
 	"github.com/tinylib/msgp/msgp"
@@ -18,14 +16,12 @@ type Announcement struct {
 	KV   string // host:port where other engines reach its KV
 }
 
-const (
-	maxAnnouncement = 4 << 10 // bytes
-	listenPause     = 100 * time.Millisecond
-)
+const maxAnnouncement = 4 << 10 // bytes
 
 // Announcements receives them at one address.
 type Announcements struct {
-	router *zmq.Socket
+	listener *listener
+	address  string
 }
 
 // ListenAnnouncements binds the address, such as tcp://*:30001.
@@ -34,35 +30,36 @@ func (h *Hub) ListenAnnouncements(address string) (*Announcements, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(
+	l, err := h.listen(router,
 		h.configure(router),
 		router.SetMaxmsgsize(maxAnnouncement),
-		router.SetRcvtimeo(listenPause), // how soon the end of the context is seen
 		router.Bind(address),
 	)
 	if err != nil {
-		_ = router.Close() // it was never of use
 		return nil, fmt.Errorf("announcements at %s: %w", address, err)
 	}
-	return &Announcements{router: router}, nil
+	at, err := router.GetLastEndpoint()
+	if err != nil {
+		l.close()
+		return nil, fmt.Errorf("announcements at %s: %w", address, err)
+	}
+	return &Announcements{listener: l, address: at}, nil
 }
 
 // Address is where the socket is bound.
-func (a *Announcements) Address() (string, error) { return a.router.GetLastEndpoint() }
+func (a *Announcements) Address() string { return a.address }
 
 // Run calls received with each announcement until the context ends, and closes the socket.
 // What cannot be read is passed over: any client may connect.
 func (a *Announcements) Run(ctx context.Context, received func(Announcement)) {
-	defer func() { _ = a.router.Close() }() // nothing is left to send
-	for ctx.Err() == nil {
-		frames, err := a.router.RecvMessageBytes(0)
-		if err != nil || len(frames) != 2 { // the sender's identity, and the map
-			continue
+	a.listener.run(ctx, func(frames [][]byte) {
+		if len(frames) != 2 { // the sender's identity, and the map
+			return
 		}
 		if announcement, err := parseAnnouncement(frames[1]); err == nil {
 			received(announcement)
 		}
-	}
+	})
 }
 
 func parseAnnouncement(payload []byte) (a Announcement, err error) {

@@ -28,10 +28,7 @@ func TestAnnouncements_AreReceived(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address, err := a.Address()
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := a.Address()
 	ctx, stop := context.WithCancel(t.Context())
 	heard := make(chan Announcement)
 	var running sync.WaitGroup

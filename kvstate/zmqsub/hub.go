@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	zmq "github.com/pebbe/zmq4"
 
@@ -17,9 +16,9 @@ type Hub struct {
 	cfg     Config
 	log     *slog.Logger
 	context *zmq.Context
-	replays chan struct{}                                          // one entry for each replay under way
-	names   atomic.Int64                                           // of inproc sockets
-	poll    func(*zmq.Poller, time.Duration) ([]zmq.Polled, error) // fails in tests
+	replays chan struct{}                        // one entry for each replay under way
+	names   atomic.Int64                         // of inproc sockets
+	events  func(*zmq.Socket) (zmq.State, error) // that a socket has; fails in tests
 
 	mu          sync.Mutex // guards subscribers
 	subscribers map[*Subscriber]bool
@@ -36,7 +35,7 @@ func NewHub(cfg Config, log *slog.Logger) (*Hub, error) {
 	}
 	return &Hub{
 		cfg: cfg, log: log, context: context,
-		replays: make(chan struct{}, cfg.Replays), poll: (*zmq.Poller).Poll, subscribers: map[*Subscriber]bool{},
+		replays: make(chan struct{}, cfg.Replays), events: (*zmq.Socket).GetEvents, subscribers: map[*Subscriber]bool{},
 	}, nil
 }
 
@@ -45,7 +44,7 @@ func NewHub(cfg Config, log *slog.Logger) (*Hub, error) {
 func (h *Hub) Subscribe(source *kvstate.Source, feed Feed) (*Subscriber, error) {
 	s := &Subscriber{hub: h, source: source, feed: feed, closing: make(chan struct{}), log: h.log.With("source", source.ID().String())}
 	if err := s.open(); err != nil {
-		s.closeSockets(s.sub, s.monitor, s.stop, s.stopped)
+		s.close()
 		return nil, fmt.Errorf("KV events of %s: %w", source.ID(), err)
 	}
 	h.mu.Lock()
@@ -53,6 +52,23 @@ func (h *Hub) Subscribe(source *kvstate.Source, feed Feed) (*Subscriber, error) 
 	h.mu.Unlock()
 	s.owner.Go(s.run)
 	return s, nil
+}
+
+// ready is what a waiter asks: whether there is something to read on one of the sockets, or end is closed.
+func (h *Hub) ready(end <-chan struct{}, sockets ...*zmq.Socket) func() (bool, error) {
+	return func() (bool, error) {
+		select {
+		case <-end:
+			return true, nil
+		default:
+		}
+		for _, socket := range sockets {
+			if events, err := h.events(socket); err != nil || events&zmq.POLLIN != 0 {
+				return err == nil, err
+			}
+		}
+		return false, nil
+	}
 }
 
 // Close ends all subscribers and waits for them.

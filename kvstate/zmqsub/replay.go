@@ -3,6 +3,7 @@ package zmqsub
 import (
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	zmq "github.com/pebbe/zmq4"
@@ -68,21 +69,20 @@ func (s *Subscriber) request(from uint64) (batches int, err error) {
 	if _, err = dealer.SendMessage("", kvstate.AppendRequest(nil, from)); err != nil {
 		return 0, err
 	}
-	poller := zmq.NewPoller()
-	poller.Add(dealer, zmq.POLLIN)
-	poller.Add(s.stopped, zmq.POLLIN) // not read here: it ends run, too
+	if err = s.waits.add(dealer); err != nil {
+		return 0, err
+	}
+	ready := s.hub.ready(s.closing, dealer)
 	for {
-		ready, err := poller.Poll(s.hub.cfg.ReplayIdle)
-		switch {
-		case err != nil:
+		err := s.waits.until(time.Now().Add(s.hub.cfg.ReplayIdle), ready)
+		if err != nil || s.isClosing() {
 			return batches, err
-		case s.isClosing():
-			return batches, nil
-		case len(ready) == 0:
-			return batches, fmt.Errorf("%w within %v", errIdle, s.hub.cfg.ReplayIdle)
 		}
 		frames, err := dealer.RecvMessageBytes(zmq.DONTWAIT)
-		if err != nil {
+		switch {
+		case zmq.AsErrno(err) == zmq.Errno(syscall.EAGAIN):
+			return batches, fmt.Errorf("%w within %v", errIdle, s.hub.cfg.ReplayIdle)
+		case err != nil:
 			return batches, err
 		}
 		message, end, err := kvstate.ParseReply(frames)

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate"
 )
 
-// Subscriber feeds one source. Its goroutine owns all its sockets but stop.
+// Subscriber feeds one source. Its goroutine owns all its sockets.
 type Subscriber struct {
 	hub    *Hub
 	source *kvstate.Source
@@ -23,7 +23,7 @@ type Subscriber struct {
 
 	sub     *zmq.Socket
 	monitor *zmq.Socket // reports connections
-	stopped *zmq.Socket // the other end of stop
+	waits   *waiter     // for what comes on them
 	address string
 
 	peers      atomic.Int32 // connected now; a bound socket may have several
@@ -36,7 +36,6 @@ type Subscriber struct {
 	owner   sync.WaitGroup
 	closing chan struct{}
 	once    sync.Once
-	stop    *zmq.Socket // written to once, to wake the goroutine
 }
 
 // burst is how many messages are taken before the other sockets get their turn.
@@ -50,7 +49,7 @@ const (
 
 // open makes the sockets. They pass to the goroutine when it starts.
 func (s *Subscriber) open() (err error) {
-	if s.stopped, s.stop, err = s.pipe(fmt.Sprintf("inproc://stop-%d", s.hub.names.Add(1))); err != nil {
+	if s.waits, err = newWaiter(); err != nil {
 		return err
 	}
 	if err = s.openFeed(s.feed.Events); err != nil {
@@ -81,6 +80,9 @@ func (s *Subscriber) openFeed(address string) (err error) {
 	if err = s.monitor.Connect(events); err != nil {
 		return err
 	}
+	if err = errors.Join(s.waits.add(s.sub), s.waits.add(s.monitor)); err != nil {
+		return err
+	}
 	if s.feed.Bind {
 		err = s.sub.Bind(address)
 	} else {
@@ -90,20 +92,6 @@ func (s *Subscriber) openFeed(address string) (err error) {
 		return fmt.Errorf("%s: %w", address, err)
 	}
 	return nil
-}
-
-// pipe makes two ends of a line within the process.
-func (s *Subscriber) pipe(name string) (in, out *zmq.Socket, err error) {
-	if in, err = s.hub.context.NewSocket(zmq.PAIR); err != nil {
-		return nil, nil, err
-	}
-	if err = in.Bind(name); err != nil {
-		return in, nil, err
-	}
-	if out, err = s.hub.context.NewSocket(zmq.PAIR); err != nil {
-		return in, nil, err
-	}
-	return in, out, out.Connect(name)
 }
 
 // configure sets what SUB and DEALER sockets have in common.
@@ -133,15 +121,26 @@ func (s *Subscriber) Connected() bool { return s.peers.Load() > 0 }
 func (s *Subscriber) Close() {
 	s.once.Do(func() {
 		close(s.closing)
-		if _, err := s.stop.Send("", 0); err != nil {
+		if err := s.waits.interrupt(); err != nil {
 			s.log.Error("KV event subscriber not woken", "error", err)
 		}
 		s.owner.Wait()
-		s.closeSockets(s.sub, s.monitor, s.stop, s.stopped)
+		s.close()
 		s.hub.mu.Lock()
 		delete(s.hub.subscribers, s)
 		s.hub.mu.Unlock()
 	})
+}
+
+// close is for who has the sockets: the goroutine has ended, or has not begun.
+func (s *Subscriber) close() {
+	s.closeSockets(s.sub, s.monitor)
+	if s.waits == nil {
+		return
+	}
+	if err := s.waits.close(); err != nil {
+		s.log.Warn("KV event subscriber not closed", "error", err)
+	}
 }
 
 func (s *Subscriber) closeSockets(sockets ...*zmq.Socket) {
@@ -155,7 +154,7 @@ func (s *Subscriber) closeSockets(sockets ...*zmq.Socket) {
 	}
 }
 
-// run owns the sockets until stop is written to. After an error of ZMQ it opens those of
+// run owns the sockets until it is closed. After an error of ZMQ it opens those of
 // the feed again.
 func (s *Subscriber) run() {
 	for {
@@ -193,28 +192,19 @@ func (s *Subscriber) reopen() bool {
 	}
 }
 
-// receive polls the sockets until stop is written to (nil), or polling fails.
+// receive reads the sockets until it is closed (nil), or they cannot be asked.
 func (s *Subscriber) receive() error {
-	poller := zmq.NewPoller()
-	poller.Add(s.stopped, zmq.POLLIN)
-	poller.Add(s.monitor, zmq.POLLIN)
-	poller.Add(s.sub, zmq.POLLIN)
 	s.warnAt, s.checkAt = time.Now().Add(s.hub.cfg.ConnectWarning), time.Now().Add(s.hub.cfg.CheckEvery)
+	ready := s.hub.ready(s.closing, s.monitor, s.sub)
 	for {
-		ready, err := s.hub.poll(poller, max(time.Until(s.due()), 0)+time.Millisecond)
-		if err != nil {
+		if err := s.waits.until(s.due(), ready); err != nil {
 			return err
 		}
-		for _, polled := range ready {
-			switch polled.Socket {
-			case s.stopped:
-				return nil
-			case s.monitor:
-				s.readMonitor()
-			case s.sub:
-				s.readMessages(burst)
-			}
+		if s.isClosing() {
+			return nil
 		}
+		s.readMonitor()
+		s.readMessages(burst)
 		if !s.warnAt.IsZero() && time.Now().After(s.warnAt) {
 			s.warnAt = time.Time{}
 			s.log.Warn("KV events never connected: is it the address at which the engine publishes them?", "address", s.address,

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	zmq "github.com/pebbe/zmq4"
 	"github.com/prometheus/client_golang/prometheus"
@@ -86,11 +85,11 @@ func TestSubscriber_GoesOnAfterAnErrorOfZMQ(t *testing.T) {
 		t.Run(fmt.Sprintf("replays=%v", replays), func(t *testing.T) {
 			ix, hub := newIndex(t), newHub(t, quick())
 			var fail atomic.Bool
-			hub.poll = func(p *zmq.Poller, timeout time.Duration) ([]zmq.Polled, error) {
+			hub.events = func(socket *zmq.Socket) (zmq.State, error) {
 				if fail.CompareAndSwap(true, false) {
-					return nil, zmq.Errno(syscall.EMFILE)
+					return 0, zmq.Errno(syscall.EMFILE)
 				}
-				return p.Poll(timeout)
+				return socket.GetEvents()
 			}
 			port := freePorts(t, 2)
 			feed := Feed{Events: fmt.Sprintf("tcp://127.0.0.1:%d", port)}
@@ -109,7 +108,7 @@ func TestSubscriber_GoesOnAfterAnErrorOfZMQ(t *testing.T) {
 			agree(t, ix, source, e, 0)
 
 			fail.Store(true)
-			complete(t, e, prompt(0, 1, 400), "", "") // wakes the poller
+			complete(t, e, prompt(0, 1, 400), "", "") // wakes the subscriber
 			until(t, func() string {
 				if fail.Load() {
 					return "the error has not come"

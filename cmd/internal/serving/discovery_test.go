@@ -151,10 +151,7 @@ func TestDiscovery_EnginesAnnounceThemselves(t *testing.T) {
 	cfg := testConfig()
 	cfg.discovery.nccl = "tcp://127.0.0.1:*"
 	c.run(cfg, nil)
-	address, err := c.node.discovery.announcements.Address()
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := c.node.discovery.announcements.Address()
 	nccl := func(cfg *engine.Config) { cfg.Connector = engine.ConnectorP2PNCCL }
 	prefill, decode := startTestEngine(t, engine.RolePrefill, nccl), startTestEngine(t, engine.RoleDecode, nccl)
 	announce(t, address, prefill)

@@ -1,0 +1,60 @@
+package zmqsub
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	zmq "github.com/pebbe/zmq4"
+)
+
+// listener reads one socket of which nothing else is wanted than its messages.
+type listener struct {
+	hub    *Hub
+	socket *zmq.Socket
+	waits  *waiter
+}
+
+// listen takes a new socket over, which is opened by and by; what went wrong before is an error here.
+func (h *Hub) listen(socket *zmq.Socket, opened ...error) (*listener, error) {
+	err := errors.Join(opened...)
+	if err != nil {
+		return nil, errors.Join(err, socket.Close())
+	}
+	waits, err := newWaiter(socket)
+	if err != nil {
+		return nil, errors.Join(err, socket.Close())
+	}
+	return &listener{hub: h, socket: socket, waits: waits}, nil
+}
+
+// run calls received with the frames of each message until the context ends, and closes the socket.
+func (l *listener) run(ctx context.Context, received func(frames [][]byte)) {
+	defer l.close()
+	defer context.AfterFunc(ctx, func() { _ = l.waits.interrupt() })() // it fails once it is closed
+	ready := l.hub.ready(ctx.Done(), l.socket)
+	for {
+		err := l.waits.until(time.Time{}, ready)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			var frames [][]byte
+			if frames, err = l.socket.RecvMessageBytes(zmq.DONTWAIT); err == nil {
+				received(frames)
+				continue
+			}
+		}
+		l.hub.log.Error("message not received", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(l.hub.cfg.ReconnectMax):
+		}
+	}
+}
+
+func (l *listener) close() {
+	if err := errors.Join(l.socket.Close(), l.waits.close()); err != nil {
+		l.hub.log.Warn("ZMQ socket not closed", "error", err)
+	}
+}
