@@ -13,6 +13,7 @@ import (
 type tally struct {
 	requests atomic.Int64
 	events   atomic.Int64
+	timed    time.Time // latencies are of what began then or later
 
 	mu        sync.Mutex // guards all below
 	latencies []time.Duration
@@ -39,7 +40,10 @@ func (t *tally) fail(ctx context.Context, err error) {
 // clip keeps errors that differ by a mark or an address few.
 func clip(why string) string { return why[:min(len(why), 60)] }
 
-func (t *tally) took(d time.Duration) {
+func (t *tally) took(start time.Time, d time.Duration) {
+	if start.Before(t.timed) {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.latencies = append(t.latencies, d)
@@ -96,12 +100,30 @@ func whole(ctx context.Context, address string, workers, size, tokens int, t *ta
 			return err
 		}
 		t.requests.Add(1)
-		t.took(time.Since(start))
+		t.took(start, time.Since(start))
 		return nil
 	})
 }
 
-// streams asks for streamed answers, one after the other on each connection.
+// pace judges how punctually the events of a stream come that are sent one each gap.
+type pace struct {
+	gap    time.Duration
+	events int
+	first  time.Time // when the first one came, had it been no later than the least late one so far
+}
+
+// late is how much later the next event comes than the least late one would have come in its place.
+func (p *pace) late(at time.Time) time.Duration {
+	first := at.Add(-p.gap * time.Duration(p.events))
+	if p.events == 0 || first.Before(p.first) {
+		p.first = first
+	}
+	p.events++
+	return first.Sub(p.first)
+}
+
+// streams asks for streamed answers, one after the other on each connection. Where events come at a pace, what is
+// timed is how late each is.
 func streams(ctx context.Context, address string, workers, size, tokens int, gap time.Duration, t *tally) (wait func()) {
 	texts := prompts(size, tokens, true)
 	texts.pace(gap)
@@ -111,13 +133,19 @@ func streams(ctx context.Context, address string, workers, size, tokens int, gap
 		if err != nil {
 			return err
 		}
+		paced := pace{gap: gap}
 		for more := true; more; {
 			if more, err = s.next(); err != nil {
 				c.close()
 				return err
 			}
-			if more {
-				t.events.Add(1)
+			if !more {
+				break
+			}
+			t.events.Add(1)
+			if gap > 0 {
+				now := time.Now()
+				t.took(now, paced.late(now))
 			}
 		}
 		if s.events != tokens {

@@ -46,7 +46,7 @@ var measures = []measure{
 	{"memory-long", []Value{{"memory-long", "open stream, 200 KB prompt", "KB", true, false, false}}, "memory-long", true, memoryOf(200 << 10)},
 	{"requests", []Value{{"requests-cpu", "request, saturated: CPU", "us", true, false, false}, {"requests-rate", "requests, saturated", "1/s", true, false, true}}, "requests-cpu", false, saturated},
 	{"latency", []Value{{"latency-p50", "at 500 requests/s: p50", "ms", false, true, false}, {"latency-p99", "at 500 requests/s: p99", "ms", false, true, false}, {"latency-cpu", "at 500 requests/s: CPU", "us", true, false, false}}, "latency-cpu", false, twiceAsLong(atRate)},
-	{"events", []Value{{"events-cpu", "event, paced: CPU", "us", true, false, false}}, "events-cpu", false, paced},
+	{"events", []Value{{"events-cpu", "event, paced: CPU", "us", true, false, false}, {"events-p99", "event, paced: late, p99", "ms", false, true, false}}, "events-cpu", false, paced},
 	{"blast", []Value{{"blast-cpu", "event, blast: CPU", "us", true, false, false}}, "blast-cpu", false, blast},
 	{"long", []Value{{"long-rate", "220 KB prompts, 150 at once", "1/s", true, false, true}, {"long-cpu", "220 KB prompts: CPU", "us", true, false, false}}, "long-cpu", false, longPrompts},
 	{"gone", []Value{{"gone-p50", "client gone to leg closed: p50", "ms", false, false, false}, {"gone-p99", "client gone to leg closed: p99", "ms", false, false, false}}, "", false, gone},
@@ -143,7 +143,7 @@ func atRate(ctx context.Context, p *probe) (map[string]float64, error) {
 	texts := prompts(smallPrompt, answer, false)
 	begin := time.Now()
 	gap := time.Second * workers / rate
-	var timed tally
+	p.tally.timed = begin.Add(p.lasts / 4)
 	load, end := context.WithCancel(ctx)
 	sent := make([]int, workers)
 	wait := each(load, p.address, workers, p.tally, func(c *client, worker int) error {
@@ -158,26 +158,25 @@ func atRate(ctx context.Context, p *probe) (map[string]float64, error) {
 			return err
 		}
 		p.tally.requests.Add(1)
-		if start.Sub(begin) > p.lasts/4 {
-			timed.took(time.Since(start))
-		}
+		p.tally.took(start, time.Since(start))
 		return nil
 	})
 	n, cpu, _, err := p.window(ctx, p.tally.requests.Load)
 	end()
 	wait()
-	return map[string]float64{"latency-p50": timed.quantile(0.5), "latency-p99": timed.quantile(0.99), "latency-cpu": per(cpu, max(n, 1))}, err
+	return map[string]float64{"latency-p50": p.tally.quantile(0.5), "latency-p99": p.tally.quantile(0.99), "latency-cpu": per(cpu, max(n, 1))}, err
 }
 
 // paced has streams of fifty events a second open.
 func paced(ctx context.Context, p *probe) (map[string]float64, error) {
 	const open, gap = 200, 20 * time.Millisecond
 	load, end := context.WithCancel(ctx)
+	p.tally.timed = time.Now().Add(p.lasts / 4)
 	wait := streams(load, p.address, open, smallPrompt, 2*int(p.lasts/gap)+100, gap, p.tally)
 	n, cpu, _, err := p.window(ctx, p.tally.events.Load)
 	end()
 	wait()
-	return map[string]float64{"events-cpu": per(cpu, max(n, 1))}, err
+	return map[string]float64{"events-cpu": per(cpu, max(n, 1)), "events-p99": p.tally.quantile(0.99)}, err
 }
 
 // blast has streams whose events come as fast as they can.
