@@ -49,14 +49,13 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 			return Pair{}, false
 		}
 		pair, ok := o.mayGo(t, s)
-		if !ok || !t.Outdated || s.Renew == nil || t.rankWith(pair) >= o.least {
+		if !ok || !t.Outdated || t.rankWith(pair) >= o.least {
 			return pair, ok
 		}
 		o.renew(t, s)
 		return o.mayGo(t, s)
 	}
 	oldest := o.scanWaiting(s.Now, s)
-	o.readCostsOnFree()
 	o.least = math.Inf(1)
 	if !o.mayAnyGo(s) {
 		o.sampleRate(s)
@@ -287,21 +286,19 @@ func (p *PrefillState) addRest(t *Ticket, number int) {
 	}
 }
 
-// readCostsOnFree puts what all requests cost on the free prefill server, if it is the only one, beside what else is
-// read of them: one behind the other they wait for memory together, in the search each by itself.
-func (o *Order) readCostsOnFree() {
-	if len(o.free) != 1 {
+// readTogether is how many requests are read ahead of the search: of a thousand that wait it looks at some hundreds.
+const readTogether = 32
+
+// readCostsOnFree puts what the next requests cost on the free prefill server, if it is the only one, beside what else
+// is read of them: one behind the other they wait for memory together, in the search each by itself.
+func (o *Order) readCostsOnFree(next []*Ticket) {
+	if len(o.free) != 1 || len(next) < longQueue {
 		return
 	}
 	p := o.free[0]
-	for _, q := range o.queues.sorted {
-		if len(q.waiting) < longQueue {
-			continue
-		}
-		for _, t := range q.waiting {
-			if t.free != p {
-				t.free, t.onFree = p, t.onPrefill[p]
-			}
+	for _, t := range next[:min(readTogether, len(next))] {
+		if t.free != p {
+			t.free, t.onFree = p, t.onPrefill[p]
 		}
 	}
 }
@@ -457,7 +454,10 @@ func (o *Order) shortestFirst(may May, s *Servers) (Turn, bool) {
 // seconds of its own.
 func (o *Order) shortestOfTenant(q *tenantQueue, may May, before float64) (best Turn, seconds float64) {
 	o.least = math.Inf(1) // rank of best, with the prefill time with its own pair
-	for _, t := range q.waiting {
+	for i, t := range q.waiting {
+		if i%readTogether == 0 {
+			o.readCostsOnFree(q.waiting[i:])
+		}
 		if t.rank >= o.least {
 			break // no ticket from here on can be better
 		}
