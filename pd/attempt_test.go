@@ -445,7 +445,7 @@ func TestAttempt_SaysWhenThePromptIsComputed(t *testing.T) {
 			t.Fatalf("%s: %+v, %v", name, b, err)
 		}
 		said := 0
-		b.computed = func() { said++ }
+		b.prediction = &prediction{computed: func() { said++ }}
 		failed := f.Orchestrator.prefill(t.Context(), st, b)
 		if said < c.inPrefill || c.inPrefill == 0 && said > 0 {
 			t.Errorf("%s: said %d times behind the prefill leg", name, said)

@@ -47,23 +47,7 @@ type binding struct {
 	behindSent   bool          // decode was sent the rest behind prefill's token
 	pull         *pull         // of decode's leg, which others may wait for; nil: none is worth it
 	beside       chan struct{} // closed when prefill's leg, which runs beside decode's, has ended; nil: none does
-	withdraw     func()        // takes back what was predicted of the servers' caches; nil: nothing was
-	computed     func()        // says that it has come true; nil with withdraw
-}
-
-// withdrawPrediction takes back that the servers will hold the prompt.
-func (b *binding) withdrawPrediction() {
-	if b.withdraw != nil {
-		b.withdraw()
-	}
-}
-
-// confirmPrediction says that the server which computes the prompt has done so: what its cache holds
-// of it is from now on what the engine reports.
-func (b *binding) confirmPrediction() {
-	if b.computed != nil {
-		b.computed()
-	}
+	prediction   *prediction   // of the servers' caches; nil: nothing was predicted
 }
 
 // hasPulled reports whether decode has all pieces of the prompt that it was to pull.
@@ -97,7 +81,7 @@ func (b *binding) undo() {
 	if b == nil {
 		return
 	}
-	b.withdrawPrediction()
+	b.prediction.takeBack()
 	b.release()
 }
 

@@ -97,7 +97,8 @@ func TestBindNow_NoDeadlineProbeIsDueThen(t *testing.T) {
 func TestLocality_OfAnUnknownPromptNothingIsPredicted(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(100))
 	s := f.Fleet.Servers()
-	if withdraw, computed := f.Binder.Locality.predict(&prefix{model: testModel}, time.Second, s[0], s[1]); withdraw != nil || computed != nil {
+	p := f.Binder.Locality.predict(&prefix{model: testModel}, time.Second, s[0], s[1])
+	if p.enter(); p.withdraw != nil || p.computed != nil {
 		t.Error("there is something to withdraw")
 	}
 }
@@ -113,11 +114,12 @@ func TestLocality_WhatIsPredictedByTextIsWithdrawn(t *testing.T) {
 		f := newTestFleet(t, 1, testPrompt(100))
 		l, s := f.Binder.Locality, f.Fleet.Servers()
 		computing := func() int { return l.SentText.Computing(p.saltedModel(), versionOf(s[0]), chunks) }
-		withdraw, _ := l.predict(p, time.Second, s[0], s[1])
-		if n := computing(); n != len(chunks) || withdraw == nil {
+		predicted := l.predict(p, time.Second, s[0], s[1])
+		predicted.enter()
+		if n := computing(); n != len(chunks) {
 			t.Fatalf("%s: %d chunks are being computed", name, n)
 		}
-		withdraw()
+		predicted.takeBack()
 		if n := computing(); n != 0 {
 			t.Errorf("%s: withdrawn, %d chunks are being computed", name, n)
 		}

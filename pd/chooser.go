@@ -80,6 +80,7 @@ func (ch *Chooser) claimFor(r *bindRequest, v *snapshot, chosen cost.Alternative
 			b.undo()
 		}
 	}()
+	b.prediction.enter()
 	ch.recordBinding(r, v, b, now)
 	recorded = true
 	return b, ""
@@ -100,7 +101,9 @@ func (ch *Chooser) claimPair(r *bindRequest, prefill, decode string) (*binding, 
 	}
 	var b *binding
 	if r.begun != nil {
-		b, _ = ch.claimRest(r, &v, chosen, now)
+		if b, _ = ch.claimRest(r, &v, chosen, now); b != nil {
+			b.prediction.enter()
+		}
 	} else {
 		b, _ = ch.claimFor(r, &v, chosen, now)
 	}
@@ -147,7 +150,7 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, n
 			b.decodePieces, b.cut.tokens = ch.Cost.DecodePieces(&demand, c), c.Cached.GPU
 		}
 	}
-	ch.predictCached(r, b, v.decode[number])
+	b.prediction = ch.predictCached(r, b, v.decode[number])
 	return b, ""
 }
 
@@ -242,19 +245,19 @@ func (ch *Chooser) takeProbe(r *bindRequest, now time.Time) bool {
 	return r.probe
 }
 
-// predictCached notes which server computes the prompt, so that those with the same beginning
+// predictCached predicts which server will hold the prompt, since it computes it, so that those with the same beginning
 // go there too rather than compute it elsewhere: they stand behind it in that server's queue, and
 // behind what is left of it where it is sent in pieces, so it is there when their turn comes. On
 // decode nothing makes them wait for the transfer.
-func (ch *Chooser) predictCached(r *bindRequest, b *binding, decode *pools.Server) {
+func (ch *Chooser) predictCached(r *bindRequest, b *binding, decode *pools.Server) *prediction {
 	if ch.Locality == nil || r.prefix == nil || b.handoff != nil {
-		return
+		return nil
 	}
 	computes := decode
 	if b.prefill != nil {
 		computes = b.prefill.Server()
 	}
-	b.withdraw, b.computed = ch.Locality.predict(r.prefix, b.chosen.Terms.FirstStep(), computes, decode)
+	return ch.Locality.predict(r.prefix, b.chosen.Terms.FirstStep(), computes, decode)
 }
 
 // recordHits keeps what the server that was chosen for the prompt holds of it. A hand-off that

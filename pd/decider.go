@@ -93,6 +93,14 @@ type bindResult struct {
 	err error
 }
 
+// received is what the request gets, whose goroutine it is.
+func (g bindResult) received() (*binding, error) {
+	if g.b != nil {
+		g.b.prediction.enter()
+	}
+	return g.b, g.err
+}
+
 // The states of a waiter: it leaves the first for one of the others, once.
 const (
 	stillWaits int32 = iota
@@ -123,7 +131,7 @@ func (d *Decider) await(ctx context.Context, r *bindRequest) (*binding, error) {
 	}
 	select {
 	case g := <-w.done: // whatever else has happened
-		return g.b, g.err
+		return g.received()
 	default:
 	}
 	ctx, cancel := limit.Context(ctx)
@@ -131,7 +139,7 @@ func (d *Decider) await(ctx context.Context, r *bindRequest) (*binding, error) {
 	why := context.Canceled
 	select {
 	case g := <-w.done:
-		return g.b, g.err
+		return g.received()
 	case <-ctx.Done():
 		why = context.Cause(ctx)
 	case <-d.closed:
@@ -273,20 +281,33 @@ type modelQueue struct {
 	departures []*waiter // likewise
 	next       int64     // ID of a ticket
 
-	snapshot snapshot
-	applied  *waiter       // whose request the snapshot is turned to; nil: none's
-	support  curve.Support // of the snapshot, if it was asked for
-	supports bool          // it was
-	look     int64         // number of the look
-	servers  order.Servers
-	stale    []*order.Ticket
-	repriced time.Time // when stale prices were renewed last
+	snapshot  snapshot
+	applied   *waiter       // whose request the snapshot is turned to; nil: none's
+	support   curve.Support // of the snapshot, if it was asked for
+	supports  bool          // it was
+	look      int64         // number of the look
+	servers   order.Servers
+	stale     []*order.Ticket
+	repriced  time.Time     // when stale prices were renewed last
+	predicted []*prediction // of requests that went, and that may not have entered them yet
 }
 
 func newModelQueue(d *Decider, base string) *modelQueue {
 	q := &modelQueue{d: d, base: base, order: order.New(d.cfg), waiting: make(map[int64]*waiter)}
-	q.servers.Renew = func(t *order.Ticket) { q.priceRequest(q.waiting[t.ID], d.origin.Add(q.servers.Now)) }
+	q.servers.Renew = func(t *order.Ticket) {
+		q.enterPredictions()
+		q.priceRequest(q.waiting[t.ID], d.origin.Add(q.servers.Now))
+	}
 	return q
+}
+
+// enterPredictions makes what was predicted of requests that went count for those that are priced from now on.
+func (q *modelQueue) enterPredictions() {
+	for _, p := range q.predicted {
+		p.enter()
+	}
+	clear(q.predicted)
+	q.predicted = q.predicted[:0]
 }
 
 // errUndecided ends a wait that came to nothing by a fault of this program.
@@ -318,6 +339,7 @@ func (q *modelQueue) decide(now time.Time) {
 	q.departures = nil
 	q.d.ch.Metrics.evaluations.Inc()
 	q.look++
+	q.enterPredictions()
 	q.refresh(now)
 	for _, w := range q.arrivals {
 		q.enter(w, now)
@@ -512,6 +534,7 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 		return true
 	}
 	defer func() { w.done <- bindResult{b: b} }() // also after a panic: it waits for nothing else
+	q.predicted = append(q.predicted, b.prediction)
 	switch {
 	case w.request.begun != nil: // why it has these servers was noted when it began
 	case w.request.remote:
@@ -539,7 +562,7 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 // when one is about to go, and not all of them now: a thousand that begin alike take as long as a
 // fleet that is seen for the first time.
 func (q *modelQueue) outdateSharers(bound *bindRequest, b *binding, prefill int) {
-	if b.withdraw == nil || b.prefill == nil {
+	if b.prediction == nil || b.prefill == nil {
 		return
 	}
 	held, at := q.snapshot.candidates.Prefill[prefill].Cached.GPU, &q.snapshot.prefillFacts[prefill].spot // before it was bound

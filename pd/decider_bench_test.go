@@ -123,7 +123,8 @@ func BenchmarkDecider(b *testing.B) {
 				}
 				for more := 0; len(l.granted) > 0; more++ {
 					g := <-l.granted
-					g.b.undo() // else the first servers that were sent the prompt would be worth waiting for
+					_, _ = g.received() // as its own goroutine does
+					g.b.undo()          // else the first servers that were sent the prompt would be worth waiting for
 					if more > 0 {
 						l.comes(n + more)
 					}

@@ -542,11 +542,11 @@ func TestDecider_WhatIsHandedOverToWhoLeavesIsGivenBack(t *testing.T) {
 		synctest.Wait()
 		w := d.arrivals[0]
 		b, err := f.Binder.bindNow(r)
-		if err != nil || b.withdraw == nil {
+		if err != nil || b.prediction == nil {
 			t.Fatalf("%+v, %v", b, err)
 		}
 		withdrawn := false
-		b.withdraw = func() { withdrawn = true }
+		b.prediction.withdraw = func() { withdrawn = true }
 		w.state.Store(isBound)
 		leave()
 		synctest.Wait()

@@ -282,7 +282,11 @@ const computesLonger = time.Second
 //
 // computed says that it has: without that, what the server has evicted since would be believed to be
 // held until long after.
-func (l *Locality) predict(p *prefix, in time.Duration, computes, decode *pools.Server) (withdraw, computed func()) {
+func (l *Locality) predict(p *prefix, in time.Duration, computes, decode *pools.Server) *prediction {
+	return &prediction{enters: func() (withdraw, computed func()) { return l.enterPrediction(p, in, computes, decode) }}
+}
+
+func (l *Locality) enterPrediction(p *prefix, in time.Duration, computes, decode *pools.Server) (withdraw, computed func()) {
 	now, of, on := time.Now(), p.saltedModel(), versionOf(computes)
 	text, seen := p.tokens.Chunks, senttext.Sighting{Held: now, Computes: now.Add(in + computesLonger), Shared: p.source != nil}
 	var guess kvstate.Guess

@@ -71,7 +71,8 @@ func TestLocality_WhatIsComputedIsKnownByTextBeyondTheKnownTokens(t *testing.T) 
 	}
 	first, sibling := of(4), of(5)
 	f.Binder.snapshotFor(&first.bind, nil, time.Now())
-	withdraw, _ := f.Binder.Locality.predict(first.bind.prefix, time.Minute, s[0], s[1])
+	predicted := f.Binder.Locality.predict(first.bind.prefix, time.Minute, s[0], s[1])
+	predicted.enter()
 	held := func() int {
 		v := f.Binder.snapshotFor(&sibling.bind, nil, time.Now())
 		return v.candidates.Prefill[0].Cached.GPU
@@ -79,7 +80,7 @@ func TestLocality_WhatIsComputedIsKnownByTextBeyondTheKnownTokens(t *testing.T) 
 	if n := held(); n != 4800-16 { // a block of 16 less
 		t.Errorf("%d tokens of a sibling that shares three quarters are believed to be computed", n)
 	}
-	withdraw()
+	predicted.takeBack()
 	if n := held(); n != 1600 {
 		t.Errorf("withdrawn, %d tokens are believed to be held", n)
 	}

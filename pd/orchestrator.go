@@ -74,7 +74,7 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 		if failed == nil {
 			return o.relay(ctx, st, b), nil
 		}
-		b.withdrawPrediction()
+		b.prediction.takeBack()
 		if err := o.tryAgain(ctx, st, failed); err != nil {
 			o.recordDecision(st, err)
 			return nil, err

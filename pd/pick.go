@@ -55,7 +55,7 @@ func (o *Orchestrator) Pick(ctx context.Context, req *Request) (*Pick, error) {
 		if failed == nil {
 			return o.newPick(ctx, st, b), nil
 		}
-		b.withdrawPrediction()
+		b.prediction.takeBack()
 		if err := o.tryAgain(ctx, st, failed); err != nil {
 			o.recordDecision(st, err)
 			return nil, err
@@ -261,7 +261,7 @@ func (p *Pick) Leave(u api.Usage) {
 func (p *Pick) Release() {
 	p.once.Do(func() {
 		if p.sent.IsZero() {
-			p.b.withdrawPrediction()
+			p.b.prediction.takeBack()
 		}
 		if p.sample != nil {
 			p.sample.end()

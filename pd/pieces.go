@@ -138,7 +138,7 @@ func (ch *Chooser) claimRest(r *bindRequest, v *snapshot, chosen cost.Alternativ
 	if !ch.claimPrefill(r, v, b, p, d, now) {
 		return nil, chosen.Prefill
 	}
-	ch.predictCached(r, b, v.decode[d])
+	b.prediction = ch.predictCached(r, b, v.decode[d])
 	return b, ""
 }
 
@@ -244,7 +244,7 @@ func (o pieceLegs) prefillPieces(ctx context.Context, st *requestState, b *bindi
 			st.retryWithoutBudget = true // it drains, sleeps or is gone, and the request is not why
 			return failed
 		}
-		b.prefill, b.behindCuts, b.upTo, b.withdraw, b.computed = rest.prefill, rest.behindCuts, rest.upTo, rest.withdraw, rest.computed
+		b.prefill, b.behindCuts, b.upTo, b.prediction = rest.prefill, rest.behindCuts, rest.upTo, rest.prediction
 	}
 	return nil
 }
@@ -269,7 +269,7 @@ func (o pieceLegs) prefillPiece(ctx context.Context, st *requestState, b *bindin
 	}
 	b.prefill.RecordResult(nil)
 	if len(b.behindCuts) == 0 { // else the rest is as good as there
-		b.confirmPrediction()
+		b.prediction.comeTrue()
 	}
 	if b.cut.done > 0 {
 		o.judgePiece(b, server, coverage.Cached)

@@ -48,7 +48,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 		b.prefill.ReleasePrefilled(coverage.Tokens-cached, cached, beside)
 	}
 	b.prefill.RecordResult(nil)
-	b.confirmPrediction()
+	b.prediction.comeTrue()
 	if b.cut.done > 0 {
 		pieceLegs{o}.judgePiece(b, server, found)
 	}

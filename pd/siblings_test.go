@@ -137,6 +137,32 @@ func testSiblingsWaitTogether(t *testing.T, byText bool) {
 	}
 }
 
+// A request that comes when its sibling has its servers, and has not gone on with them yet, finds that its beginning is
+// being computed there.
+func TestDecider_WhatIsPredictedCountsBeforeItsRequestGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestFleet(t, 4, testPrompt(64))
+		d := newTestDecider(f)
+		prompts := siblings(2)
+		first := f.waits(d, prompts[0], testModel)
+		d.decide(time.Now())
+		g := <-first.done
+		if g.err != nil {
+			t.Fatal(g.err)
+		}
+		defer g.b.undo()
+		second := f.waits(d, prompts[1], testModel)
+		d.decide(time.Now())
+		held := f.Binder.Locality.cachedTokens(second.request.prefix, len(prompts[1]), g.b.prefill.Server(), &serverFacts{})
+		if held.Pending < 19_000 {
+			t.Errorf("of 20,000 tokens it finds %+v on its sibling's server", held)
+		}
+		if len(second.done) > 0 {
+			(<-second.done).b.undo()
+		}
+	})
+}
+
 // chunksOf are n chunks of one text.
 func chunksOf(text string, n int) (all []tokens.Chunk) {
 	var c tokens.Chunk

@@ -163,7 +163,7 @@ func (a streamedAnswer) learnFirst(ctx context.Context, st *requestState, b *bin
 // there.
 func (a streamedAnswer) recordFirst(ctx context.Context, st *requestState, b *binding, start time.Time) {
 	b.decode.RecordResult(nil)
-	b.confirmPrediction()
+	b.prediction.comeTrue()
 	now := time.Now()
 	b.span.RecordFirst(now)
 	a.o.Metrics.firstEvent.Observe(ctx, st.req.Model, b.decode.Server().ID(), now.Sub(start))

@@ -67,7 +67,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errEmpty}
 	}
 	b.decode.RecordResult(nil)
-	b.confirmPrediction()
+	b.prediction.comeTrue()
 	usage, _ := answer.Usage()
 	now := time.Now()
 	sample.whole(now.Sub(start), usage.Output, now)
