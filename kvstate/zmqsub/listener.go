@@ -3,6 +3,7 @@ package zmqsub
 import (
 	"context"
 	"errors"
+	"syscall"
 	"time"
 
 	zmq "github.com/pebbe/zmq4"
@@ -34,14 +35,18 @@ func (l *listener) run(ctx context.Context, received func(frames [][]byte)) {
 	defer context.AfterFunc(ctx, func() { _ = l.waits.interrupt() })() // it fails once it is closed
 	ready := l.hub.ready(ctx.Done(), l.socket)
 	for {
-		err := l.waits.until(time.Time{}, ready)
+		err := l.waits.until(time.Now().Add(l.hub.cfg.CheckEvery), ready)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
 			var frames [][]byte
-			if frames, err = l.socket.RecvMessageBytes(zmq.DONTWAIT); err == nil {
+			frames, err = l.socket.RecvMessageBytes(zmq.DONTWAIT)
+			switch {
+			case err == nil:
 				received(frames)
+				continue
+			case zmq.AsErrno(err) == zmq.Errno(syscall.EAGAIN): // none has come for a while
 				continue
 			}
 		}

@@ -134,7 +134,7 @@ func (s *Subscriber) Close() {
 
 // close is for who has the sockets: the goroutine has ended, or has not begun.
 func (s *Subscriber) close() {
-	s.closeSockets(s.sub, s.monitor)
+	s.closeSockets()
 	if s.waits == nil {
 		return
 	}
@@ -143,8 +143,16 @@ func (s *Subscriber) close() {
 	}
 }
 
-func (s *Subscriber) closeSockets(sockets ...*zmq.Socket) {
-	for _, socket := range sockets {
+// closeSockets closes what is open of the feed's sockets. Reports of connections end before: ZMQ's thread, of which all
+// sockets of a hub have one, would wait for ever to make one to a monitor that is closed (libzmq 4.3 socket_base.cpp,
+// monitor_event), and no feed would hear anything any more.
+func (s *Subscriber) closeSockets() {
+	if s.sub != nil {
+		if err := s.sub.Monitor("", 0); err != nil {
+			s.log.Warn("reports of connections not ended", "error", err)
+		}
+	}
+	for _, socket := range []*zmq.Socket{s.sub, s.monitor} {
 		if socket == nil {
 			continue
 		}
@@ -152,6 +160,7 @@ func (s *Subscriber) closeSockets(sockets ...*zmq.Socket) {
 			s.log.Warn("ZMQ socket not closed", "error", err)
 		}
 	}
+	s.sub, s.monitor = nil, nil
 }
 
 // run owns the sockets until it is closed. After an error of ZMQ it opens those of
@@ -182,8 +191,7 @@ func (s *Subscriber) reopen() bool {
 			return false
 		case <-time.After(pause):
 		}
-		s.closeSockets(s.sub, s.monitor)
-		s.sub, s.monitor = nil, nil
+		s.closeSockets()
 		err := s.openFeed(s.address) // where it was: a wildcard would be another port now
 		if err == nil {
 			return true

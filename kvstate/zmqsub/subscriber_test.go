@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	zmq "github.com/pebbe/zmq4"
 	"github.com/prometheus/client_golang/prometheus"
@@ -124,6 +125,32 @@ func TestSubscriber_GoesOnAfterAnErrorOfZMQ(t *testing.T) {
 			}
 			complete(t, e, prompt(1, 2, 400), "", "")
 			agree(t, ix, source, e, 0)
+		})
+	}
+}
+
+// TestSubscriber_OneThatIsClosedLeavesTheOthersHearing: as it connects, or as its engine ends. ZMQ's only thread waited for
+// ever then for a monitor that was gone, with all feeds behind it: within some ten subscribers that were closed.
+func TestSubscriber_OneThatIsClosedLeavesTheOthersHearing(t *testing.T) {
+	ix, hub, p := newIndex(t), newHub(t, quick()), newPublisher(t, false)
+	stays, _ := subscribe(t, hub, ix, "stays", Feed{Events: p.events})
+	p.subscribed(stays)
+	for i := range 200 {
+		source, err := ix.Open(kvstate.Spec{SourceID: kvstate.SourceID{Server: "leaves"}, Model: model})
+		must(t, err)
+		sub, err := hub.Subscribe(source, Feed{Events: p.events})
+		must(t, err)
+		for began := time.Now(); time.Since(began) < time.Duration(i)*10*time.Microsecond; { // at another moment of its connecting
+		}
+		sub.Close()
+		source.Close()
+		before := stays.State().Counts.Misread
+		p.send("hello")
+		until(t, func() string {
+			if stays.State().Counts.Misread == before {
+				return fmt.Sprintf("deaf after %d that were closed", i+1)
+			}
+			return ""
 		})
 	}
 }

@@ -80,7 +80,7 @@ func handshake(context *zmq.Context, socket *zmq.Socket, endpoint string, patien
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, monitor.Close()) }()
+	defer func() { err = errors.Join(err, socket.Monitor("", 0), monitor.Close()) }() // in this order: see closeSockets
 	if err = errors.Join(monitor.Connect(monitored), socket.Connect(endpoint)); err != nil {
 		return err
 	}

@@ -28,7 +28,8 @@ func newWaiter(sockets ...*zmq.Socket) (*waiter, error) {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
 	w := &waiter{sockets: os.NewFile(uintptr(fd), "epoll")}
-	if w.waits, err = w.sockets.SyscallConn(); err != nil {
+	w.waits, err = w.sockets.SyscallConn()
+	if err = errors.Join(err, w.sockets.SetReadDeadline(time.Time{})); err != nil { // package os does not say that the poller refused it
 		return nil, errors.Join(err, w.close())
 	}
 	for _, socket := range sockets {
