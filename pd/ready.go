@@ -12,7 +12,7 @@ import (
 
 // Ready reports whether requests are of use here: one could be served, or they are held
 // until it can. Else it says what is missing. An unresponsive server counts as able, and one that
-// is down until it has been for as long as a request waits at most.
+// is down until it has been for as long as a request waits at most. One that drains is not: it gets no requests.
 func (o *Orchestrator) Ready() (bool, string) {
 	if len(o.ScaleFromZero.WillServeModels()) > 0 {
 		return true, ""
@@ -20,6 +20,9 @@ func (o *Orchestrator) Ready() (bool, string) {
 	prefill, decode, alone := false, false, false
 	now := time.Now()
 	for _, s := range o.Fleet.Servers() {
+		if s.Drains() {
+			continue
+		}
 		if down := s.DownFor(now); down > 0 && down >= o.Binder.Config.UnresponsiveWait {
 			continue
 		}
@@ -29,9 +32,9 @@ func (o *Orchestrator) Ready() (bool, string) {
 	}
 	switch {
 	case !decode:
-		return false, "no decode server answers"
+		return false, "no decode server takes requests"
 	case !prefill && !alone:
-		return false, "no prefill server answers, and no decode server may work alone"
+		return false, "no prefill server takes requests, and no decode server may work alone"
 	}
 	return true, ""
 }

@@ -252,7 +252,7 @@ func TestReady_WhereARequestCouldBeServed(t *testing.T) {
 			t.Errorf("%s: %v, %q", when, got, text)
 		}
 	}
-	const noDecode, noPrefill = "no decode server answers", "no prefill server answers, and no decode server may work alone"
+	const noDecode, noPrefill = "no decode server takes requests", "no prefill server takes requests, and no decode server may work alone"
 	ready("scaled to zero, and held", true, "")
 	if models := f.ScaleFromZero.WillServeModels(); !slices.Equal(models, []string{testModel}) {
 		t.Errorf("held are requests for %v", models)
@@ -280,6 +280,18 @@ func TestReady_WhereARequestCouldBeServed(t *testing.T) {
 	ready("decode only, which must not work alone", false, noPrefill)
 	apply(specs)
 	ready("both", true, "")
+	drain := func(s *pools.Server, drains bool) {
+		t.Helper()
+		if ids := f.Fleet.SetDrain(s.ID(), drains); len(ids) != 1 {
+			t.Fatalf("%v drain", ids)
+		}
+	}
+	drain(f.server(f.decode[0]), true)
+	ready("decode is draining", false, noDecode)
+	drain(f.server(f.decode[0]), false)
+	drain(f.server(f.prefill[0]), true)
+	ready("prefill is draining", false, noPrefill)
+	drain(f.server(f.prefill[0]), false)
 	f.Binder.Config.UnresponsiveWait = 0
 	f.server(f.decode[0]).MarkDown("for the test")
 	ready("decode has just gone down", false, noDecode)

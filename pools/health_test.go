@@ -98,6 +98,28 @@ func TestHealth_EachModelIsFoundAmongMany(t *testing.T) {
 	}
 }
 
+// A gateway that has servers, and none that decodes, serves nothing.
+func TestFleet_DecodeIsMissingWhereOnlyPrefillHasServers(t *testing.T) {
+	for name, c := range map[string]struct {
+		servers []Spec
+		missing []Role
+	}{
+		"no server":     {nil, nil},
+		"prefill alone": {[]Spec{spec("http://10.0.0.1:1", Prefill)}, []Role{Decode}},
+		"decode alone":  {[]Spec{spec("http://10.0.0.1:1", Decode)}, nil},
+		"both in one":   {[]Spec{spec("http://10.0.0.1:1", Both)}, nil},
+	} {
+		f := NewFleet(Default(), slog.New(slog.DiscardHandler))
+		t.Cleanup(f.Close)
+		if err := f.Apply(c.servers); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.Missing(); !slices.Equal(got, c.missing) {
+			t.Errorf("%s: %v missing", name, got)
+		}
+	}
+}
+
 // A role is missing when all of its servers are down, those that were not probed yet left
 // aside; that is said once, and once that it is back.
 func TestFleet_ARoleIsMissingWhenItsServersAreDown(t *testing.T) {
@@ -120,13 +142,13 @@ func TestFleet_ARoleIsMissingWhenItsServersAreDown(t *testing.T) {
 	}{
 		{func() {}, nil, ""},
 		{func() { fail(s[0]) }, nil, ""}, // the other one was not probed
-		{func() { fail(s[1]) }, []Role{Prefill}, "role without a server: all of its servers are down\" role=prefill"},
+		{func() { fail(s[1]) }, []Role{Prefill}, "role without a server: there is none, or all are down\" role=prefill"},
 		{func() { fail(s[1]) }, []Role{Prefill}, ""},
 		{func() { pass(s[0]) }, nil, "role has a server again\" role=prefill"},
 		{func() { s[0].late(time.Now()) }, nil, ""}, // unresponsive is not down
 		{func() { pass(s[1]); pass(s[2]) }, nil, ""},
-		{func() { fail(s[2]) }, []Role{Decode}, "role without a server: all of its servers are down\" role=decode"},
-		{func() { fail(s[0]); fail(s[1]) }, []Role{Prefill, Decode}, "role without a server: all of its servers are down\" role=prefill"},
+		{func() { fail(s[2]) }, []Role{Decode}, "role without a server: there is none, or all are down\" role=decode"},
+		{func() { fail(s[0]); fail(s[1]) }, []Role{Prefill, Decode}, "role without a server: there is none, or all are down\" role=prefill"},
 		{func() { pass(s[2]) }, []Role{Prefill}, "role has a server again\" role=decode"},
 	} {
 		out.Reset()
