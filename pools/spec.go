@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -85,6 +86,34 @@ func (s Spec) Validate() error {
 	}
 	if _, _, err := s.kvHostPort(0); err != nil {
 		return fmt.Errorf("server %q: kv-address: %w", s.URL, err)
+	}
+	if err := checkPublished(s.Events, s.EventBind); err != nil {
+		return fmt.Errorf("server %q: events %q: %w", s.URL, s.Events, err)
+	}
+	if err := checkPublished(s.Replay, false); err != nil {
+		return fmt.Errorf("server %q: replay %q: %w", s.URL, s.Replay, err)
+	}
+	return nil
+}
+
+// checkPublished says what is wrong with a ZMQ address that the gateway is to connect to, or to bind. That of the
+// engine's own configuration, tcp://*:5557, is where the engine binds.
+func checkPublished(address string, binds bool) error {
+	if address == "" || strings.HasPrefix(address, "ipc://") {
+		return nil
+	}
+	rest, isTCP := strings.CutPrefix(address, "tcp://")
+	host, port, err := net.SplitHostPort(rest)
+	if !isTCP || err != nil || host == "" {
+		return errors.New("want tcp://host:port, or ipc:// and a path")
+	}
+	if host == "*" && !binds {
+		return errors.New("* is where the engine binds: name its host")
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		if !binds || port != "*" {
+			return fmt.Errorf("%q is no port", port)
+		}
 	}
 	return nil
 }

@@ -48,6 +48,18 @@ func TestSpec_MistakesAreNamed(t *testing.T) {
 		{func(s *Spec) { s.KVAddress = "10.0.0.2:65536" }, "kv-address"},
 		{func(s *Spec) { s.KVAddress = "10.0.0.2:kv" }, "kv-address"},
 		{func(s *Spec) { s.KVAddress = "10.0.0.2" }, "kv-address"},
+		{func(s *Spec) { s.Events, s.Replay = "tcp://10.0.0.1:5557", "tcp://[::1]:5558" }, ""},
+		{func(s *Spec) { s.Events = "ipc:///run/events" }, ""},
+		{func(s *Spec) { s.Events = "tcp://*:5557" }, "name its host"},
+		{func(s *Spec) { s.Events, s.EventBind = "tcp://*:5557", true }, ""},
+		{func(s *Spec) { s.Events, s.EventBind = "tcp://*:*", true }, ""},
+		{func(s *Spec) { s.Events = "tcp://10.0.0.1:*" }, `"*" is no port`},
+		{func(s *Spec) { s.Events = "10.0.0.1:5557" }, "want tcp://host:port"},
+		{func(s *Spec) { s.Events = "http://10.0.0.1:5557" }, "want tcp://host:port"},
+		{func(s *Spec) { s.Events = "tcp://:5557" }, "want tcp://host:port"},
+		{func(s *Spec) { s.Events = "tcp://10.0.0.1" }, "want tcp://host:port"},
+		{func(s *Spec) { s.Events = "tcp://10.0.0.1:99999" }, `"99999" is no port`},
+		{func(s *Spec) { s.Replay = "tcp://*:5558" }, `replay "tcp://*:5558"`},
 	} {
 		s := spec("http://10.0.0.1:8000", Both)
 		c.change(&s)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
@@ -33,7 +35,9 @@ type feeds struct {
 	open   map[kvstate.SourceID]*feed
 	// lastKeys are those under which servers were followed last.
 	lastKeys     map[kvstate.SourceID]uint64
-	reportedKeys map[string]uint64 // by server
+	reportedKeys map[string]uint64           // by server
+	refused      map[kvstate.SourceID]string // why a feed cannot be opened, which is tried all the time and said once
+	same         map[string]string           // by address, the servers that publish there, of which only one can be right
 }
 
 // feed is one source that is listened to.
@@ -55,6 +59,7 @@ type feedSpec struct {
 // run follows the fleet until the context ends.
 func (f *feeds) run(ctx context.Context) {
 	f.open, f.lastKeys = make(map[kvstate.SourceID]*feed), make(map[kvstate.SourceID]uint64)
+	f.refused, f.same = make(map[kvstate.SourceID]string), make(map[string]string)
 	tick := time.NewTicker(feedInterval)
 	defer tick.Stop()
 	for {
@@ -93,14 +98,42 @@ func (f *feeds) follow(ctx context.Context) {
 	for id := range f.lastKeys {
 		if _, wanted := wanted[id]; !wanted {
 			delete(f.lastKeys, id)
+			delete(f.refused, id)
 		}
 	}
+	f.warnOfSame(wanted)
 	for id, want := range wanted {
 		if f.open[id] == nil && ctx.Err() == nil {
 			f.start(ctx, want)
 		}
 	}
 	f.reportKeys()
+}
+
+// warnOfSame warns once of servers whose KV events come from one address, as of several on one host with one port for
+// all: what the one engine there holds would be believed of each.
+func (f *feeds) warnOfSame(wanted map[kvstate.SourceID]feedSpec) {
+	at := make(map[string][]string)
+	for id, want := range wanted {
+		if !want.feed.Bind {
+			at[want.feed.Events] = append(at[want.feed.Events], id.Server)
+		}
+	}
+	for address := range f.same {
+		if len(at[address]) < 2 {
+			delete(f.same, address)
+		}
+	}
+	for address, servers := range at {
+		slices.Sort(servers)
+		all := strings.Join(servers, ", ")
+		if len(servers) < 2 || f.same[address] == all {
+			continue
+		}
+		f.same[address] = all
+		f.log.Warn("several servers have one address of KV events, and what one of them holds is believed of all: give each its own (events)",
+			"address", address, "servers", all)
+	}
 }
 
 // storeOf names a server's store in the index, "" where it has none that is known of. What one
@@ -154,10 +187,14 @@ func (f *feeds) start(ctx context.Context, want feedSpec) {
 	}
 	stop, err := f.listen(ctx, source, want)
 	if err != nil {
-		f.log.Error("cannot listen to a server's KV events", "server", want.id.Server, "rank", want.id.Rank, "error", err.Error())
+		if why := err.Error(); f.refused[want.id] != why {
+			f.refused[want.id] = why
+			f.log.Error("cannot listen to a server's KV events", "server", want.id.Server, "rank", want.id.Rank, "error", why)
+		}
 		source.Close()
 		return
 	}
+	delete(f.refused, want.id)
 	f.log.Info("listening to KV events", "server", want.id.Server, "rank", want.id.Rank, "model", want.model)
 	f.open[want.id] = &feed{want: want, source: source, stop: stop}
 }
