@@ -18,6 +18,7 @@ var exposed = []string{
 	requestIDHeader, "Request-Id", "Retry-After", "Retry-After-Ms", "X-Should-Retry",
 	"X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests",
 	"X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens",
+	"X-Ratelimit-Limit-Output-Tokens", "X-Ratelimit-Remaining-Output-Tokens", "X-Ratelimit-Reset-Output-Tokens", timingHeader,
 	"X-Tandem-Prefill", "X-Tandem-Decode",
 }
 

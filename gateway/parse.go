@@ -136,7 +136,7 @@ func readLimits(req *pd.Request) error {
 		}
 		n, ok := value.Int()
 		if !ok || n < 0 || n > most {
-			return invalid(field, "The field %s must be a whole number that is not negative.", field)
+			return invalid(field, "The field %s must be a whole number from 0 to %d, in digits alone.", field, most)
 		}
 		if n > 0 {
 			req.MaxOutput, req.MaxField = int(n), field

@@ -299,6 +299,7 @@ func (r *relay) account() {
 		outcome = "client_gone"
 	case !errors.Is(r.err, io.EOF):
 		outcome, failed = "broken_stream", r.err
+		r.x.server.log.Error("stream broke", "request_id", r.x.id, "model", r.x.model, "error", r.err.Error())
 	}
 	spans.EndStream(r.span, r.stream.Events(), failed)
 	r.x.finish(outcome, 200)

@@ -175,7 +175,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopped.Store(true)
 	if deadline, limited := ctx.Deadline(); limited {
 		left := time.Until(deadline)
-		last := time.AfterFunc(left-min(shutdownNotice, left/4), func() { s.endLife(errStopping) })
+		last := time.AfterFunc(left-min(shutdownNotice, left/4), func() {
+			s.log.Warn("the time to drain is over: what is still answered ends with an error")
+			s.endLife(errStopping)
+		})
 		defer last.Stop()
 	}
 	clients := s.clients.Load()

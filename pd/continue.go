@@ -74,7 +74,7 @@ func streamEngine(server *pools.Server) transcript.Engine {
 // continueOnAnotherPair runs the rest of a stream: a request like any other, which has its
 // place.
 func (o *Orchestrator) continueOnAnotherPair(ctx context.Context, st *requestState, rest *Request, broken *BrokenStreamError) (*Stream, error) {
-	o.Log.Warn("stream broke, continuing it elsewhere", "request_id", st.client.ID, "server", st.servedBy,
+	o.Log.Warn("stream broke, going on with another leg", "request_id", st.client.ID, "server", st.servedBy,
 		"tokens", st.transcript.TokensBefore(), "error", broken.Err.Error())
 	rest.continues = st
 	answer, err := o.Run(ctx, rest)

@@ -344,7 +344,7 @@ func (o *Orchestrator) takeRetry(st *requestState, failed *LegError) bool {
 	}
 	st.bind.tried.retries++
 	o.Metrics.retries.WithLabelValues(string(failed.Leg), string(failed.Kind)).Inc()
-	o.Log.Warn("leg failed, trying again", "request_id", st.req.ID, "leg", string(failed.Leg),
+	o.Log.Warn("leg failed, looking for another server", "request_id", st.req.ID, "leg", string(failed.Leg),
 		"server", failed.Server, "kind", string(failed.Kind), "error", failed.Error())
 	return true
 }

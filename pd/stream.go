@@ -171,7 +171,7 @@ func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
 		b.span.Fail("broken_stream", broken.Status, broken)
 		b.decode.RecordBrokenStream(broken)
 		o.Metrics.brokenAfter.WithLabelValues(server.ID()).Inc()
-		o.Log.Error("stream broke", "request_id", st.req.ID, "server", server.ID(), "error", broken.Err.Error())
+		o.Log.Warn("the stream of a leg broke", "request_id", st.req.ID, "server", server.ID(), "error", broken.Err.Error())
 	}
 	if r.Recomputed {
 		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()

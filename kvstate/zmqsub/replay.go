@@ -46,7 +46,7 @@ func (s *Subscriber) replay(request kvstate.ReplayRequest) {
 		}
 		if failed == s.hub.cfg.ReplayAttempts || time.Now().After(deadline) {
 			s.resumeAt = time.Now().Add(s.hub.cfg.ReplayPause)
-			s.log.Warn("KV events not replayed", "address", s.feed.Replay, "error", err, "again_after", s.hub.cfg.ReplayPause)
+			s.log.Warn("KV events not replayed", "address", s.feed.Replay, "error", err, "again_after", s.hub.cfg.ReplayPause.String())
 			return
 		}
 	}

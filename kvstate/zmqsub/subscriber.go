@@ -216,7 +216,7 @@ func (s *Subscriber) receive() error {
 		if !s.warnAt.IsZero() && time.Now().After(s.warnAt) {
 			s.warnAt = time.Time{}
 			s.log.Warn("KV events never connected: is it the address at which the engine publishes them?", "address", s.address,
-				"bind", s.feed.Bind, "after", s.hub.cfg.ConnectWarning)
+				"bind", s.feed.Bind, "after", s.hub.cfg.ConnectWarning.String())
 		}
 		if time.Now().After(s.checkAt) {
 			s.check()

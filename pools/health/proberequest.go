@@ -99,13 +99,23 @@ func (p *probeRequester) generate(ctx context.Context) error {
 		}
 		return generated(body)
 	case status == http.StatusRequestTimeout || status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable:
-		return fmt.Errorf("%w: %d", breaker.ErrBusy, status)
+		return &statusVerdict{breaker.ErrBusy, status}
 	case status >= 400 && status < 500:
 		return nil
 	default:
-		return fmt.Errorf("%w: %d", breaker.ErrWrongAnswer, status)
+		return &statusVerdict{breaker.ErrWrongAnswer, status}
 	}
 }
+
+// statusVerdict is what an answer says of a server by its status, which its reason names too.
+type statusVerdict struct {
+	verdict error
+	status  int
+}
+
+func (v *statusVerdict) Error() string { return fmt.Sprintf("%v: %d", v.verdict, v.status) }
+
+func (v *statusVerdict) Is(target error) bool { return target == v.verdict }
 
 // request is what the engine is asked for: a generation, where it takes one without
 // a partner. SGLang's disaggregation does not, but makes a token for its own health

@@ -350,3 +350,14 @@ func TestProbeRequest_SaysWhatItFound(t *testing.T) {
 		}
 	}
 }
+
+// What is logged of an answer is what it means and its status, and it is told from others all the same.
+func TestProbeRequest_TheReasonHasTheStatus(t *testing.T) {
+	err := error(&statusVerdict{breaker.ErrWrongAnswer, 500})
+	if got := reason(err); got != "wrong answer to a probe request: 500" {
+		t.Error(got)
+	}
+	if !errors.Is(err, breaker.ErrWrongAnswer) || errors.Is(err, breaker.ErrBusy) {
+		t.Error("it is another verdict")
+	}
+}

@@ -121,7 +121,7 @@ func readSetting(name string, value ast.Node, cfg *config, known *pflag.FlagSet,
 	if f == nil {
 		var names []string
 		known.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		return fmt.Errorf("unknown setting %q%s; \"tandem serve --help\" names them all", name, nearest.Hint(name, names))
+		return fmt.Errorf("unknown setting %q%s; \"tandem serve --help-all\" names them all", name, nearest.Hint(name, names))
 	}
 	if list, ok := f.Value.(pflag.SliceValue); ok && value.Type() == ast.SequenceType {
 		var items []string

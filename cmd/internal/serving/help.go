@@ -44,6 +44,9 @@ func printHelp(out io.Writer, cmd *cobra.Command, all bool) {
 		about = cmd.Long
 	}
 	_, _ = fmt.Fprintf(out, "%s\n\nUsage:\n  %s\n\nExamples:\n%s\n\n", about, cmd.UseLine(), cmd.Example)
+	file := cmd.Flags().Lookup("config")
+	kind, usage := pflag.UnquoteUsage(file)
+	_, _ = fmt.Fprintf(out, "  %-28s %s\n", "-"+file.Shorthand+", --"+file.Name+" "+kind, usage)
 	if all {
 		printAll(out)
 	} else {

@@ -404,5 +404,6 @@ func (n *Node) Run(ctx context.Context) error {
 	if ferr := n.tracing.Shutdown(flush); ferr != nil {
 		n.log.Warn("some traces were not sent", "error", ferr.Error())
 	}
+	n.log.Info("stopped")
 	return err
 }
