@@ -287,9 +287,9 @@ type modelQueue struct {
 	supports  bool          // it was
 	look      int64         // number of the look
 	servers   order.Servers
-	stale     []*order.Ticket
-	repriced  time.Time     // when stale prices were renewed last
-	predicted []*prediction // of requests that went, and that may not have entered them yet
+	scratch   []*order.Ticket // some that wait
+	repriced  time.Time       // when stale prices were renewed last
+	predicted []*prediction   // of requests that went, and that may not have entered them yet
 }
 
 func newModelQueue(d *Decider, base string) *modelQueue {
@@ -372,8 +372,8 @@ func (q *modelQueue) renewPrices(now time.Time) {
 		return
 	}
 	q.repriced = now
-	q.stale = q.order.Stale(order.RepricedPerLook, q.stale[:0])
-	for _, t := range q.stale {
+	q.scratch = q.order.Stale(order.RepricedPerLook, q.scratch[:0])
+	for _, t := range q.scratch {
 		w := q.waiting[t.ID]
 		if w.look == q.look {
 			continue
@@ -566,9 +566,13 @@ func (q *modelQueue) outdateSharers(bound *bindRequest, b *binding, prefill int)
 		return
 	}
 	held, at := q.snapshot.candidates.Prefill[prefill].Cached.GPU, &q.snapshot.prefillFacts[prefill].spot // before it was bound
-	for _, w := range q.waiting {
-		if w.request != bound && !w.ticket.Outdated && w.request.prefix != nil {
-			w.ticket.Outdated = w.request.prefix.extends(b.chosen.Prefill, at, bound.prefix, held)
+	q.scratch = q.order.All(q.scratch[:0])
+	for _, t := range q.scratch {
+		if t.Outdated {
+			continue
+		}
+		if prefix := q.waiting[t.ID].request.prefix; prefix != nil {
+			t.Outdated = prefix.extends(b.chosen.Prefill, at, bound.prefix, held)
 		}
 	}
 }
