@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
@@ -52,6 +53,9 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 		return err
 	}
 	faults, warnings := judge(&cfg, answers)
+	if err := askRedis(ctx, &cfg.redis); err != nil {
+		faults = append(faults, fmt.Errorf("redis: %w", err))
+	}
 	for _, text := range warnings {
 		if _, err := fmt.Fprintln(out, "WARN", text); err != nil {
 			return err
@@ -60,7 +64,29 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 	if len(faults) > 0 {
 		return errors.Join(faults...)
 	}
-	_, err = fmt.Fprintln(out, "\nThe configuration is valid, and all servers that it names answer.")
+	named := "all servers that it names"
+	if !cfg.redis.Alone() {
+		named = "Redis and " + named
+	}
+	_, err = fmt.Fprintf(out, "\nThe configuration is valid, and %s answer.\n", named)
+	return err
+}
+
+// askRedis reads a key of the prefix, as replicas do. Of a cluster or of Sentinels the first answers may be late.
+func askRedis(ctx context.Context, cfg *RedisConfig) error {
+	if cfg.Alone() {
+		return nil
+	}
+	client, err := cfg.Client()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }() // nothing was written
+	for range 5 {
+		if err = client.Get(ctx, cfg.Prefix+"check").Err(); err == nil || errors.Is(err, redis.Nil) {
+			return nil
+		}
+	}
 	return err
 }
 

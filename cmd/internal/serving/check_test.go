@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 	"github.com/tandem-gateway/tandem/loadtest/testlog"
 )
 
@@ -30,6 +31,22 @@ func TestCheck_ProbesTheServers(t *testing.T) {
 	out.Reset()
 	if err := check(t.Context(), cfg, &out); err == nil || !strings.Contains(out.String(), "DOWN") || !strings.Contains(out.String(), "refused") {
 		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+// A Redis that is not there, or that lets nobody in, is found before replicas share nothing.
+func TestCheck_AsksRedis(t *testing.T) {
+	t.Parallel()
+	r := redisserver.Start(t)
+	up := startTestEngine(t, engine.RoleBoth, nil)
+	for addr, want := range map[string]string{r.Addr(): "", "127.0.0.1:1": "redis: "} {
+		fault, printed := checked(t, func(cfg *config) {
+			cfg.servers[2].add(serverEntry{URL: up.URL()})
+			cfg.redis.addrs = []string{addr}
+		})
+		if !strings.Contains(fault, want) || (want == "") != (fault == "") || (fault == "") != strings.Contains(printed, "Redis and all servers that it names answer.") {
+			t.Errorf("%s: %q\n%s", addr, fault, printed)
+		}
 	}
 }
 

@@ -71,6 +71,9 @@ func (c *RedisConfig) Alone() bool { return len(c.addrs) == 0 }
 
 func (c *RedisConfig) validate() error {
 	if c.Alone() {
+		if c.master != "" || c.cluster {
+			return errors.New("redis-master and redis-cluster say what the addresses of redis are, of which there are none")
+		}
 		return nil
 	}
 	if c.clustered() && (c.master != "" || c.database != 0) {

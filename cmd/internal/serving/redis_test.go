@@ -32,6 +32,8 @@ func TestRedisConfig_MistakesAreNamed(t *testing.T) {
 		{"redis: rediss://a:1\nredis-cert-file: cert.pem", "belong together"},
 		{"redis: [a:1, b:2]\nredis-database: 3", "database"},
 		{"redis: a:1\nredis-prefix: ''", "redis-prefix"},
+		{"redis-master: main", "of which there are none"},
+		{"redis-cluster: true", "of which there are none"},
 	} {
 		_, err := configOf(t, "decode: http://x:1\n"+x.settings+"\n")
 		if err == nil || !strings.Contains(err.Error(), x.want) || strings.Contains(err.Error(), "secret") {
