@@ -10,7 +10,7 @@ func checkCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:     "check",
-		Short:   "Validate a configuration and probe its servers",
+		Short:   "Validate a configuration, probe its servers and ask its Redis",
 		Example: "  tandem check -c tandem.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
