@@ -575,6 +575,7 @@ func (q *modelQueue) outdateSharers(bound *bindRequest, b *binding, prefill int)
 			t.Outdated = prefix.extends(b.chosen.Prefill, at, bound.prefix, held)
 		}
 	}
+	clear(q.scratch) // it keeps no request that has gone, with its prompt's ids
 }
 
 // late reports whether it is too late for a request whose turn it is. One that comes in
