@@ -116,7 +116,7 @@ func TestLocality_WhatIsPredictedByTextIsWithdrawn(t *testing.T) {
 		computing := func() int { return l.SentText.Computing(p.saltedModel(), versionOf(s[0]), chunks) }
 		predicted := l.predict(p, time.Second, s[0], s[1])
 		predicted.enter()
-		if n := computing(); n != len(chunks) {
+		if n := computing(); n != len(chunks) || predicted.withdraw == nil {
 			t.Fatalf("%s: %d chunks are being computed", name, n)
 		}
 		predicted.takeBack()

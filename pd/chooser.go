@@ -64,6 +64,7 @@ func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 			refused[refusedBy] = true
 			continue
 		}
+		b.prediction.enter()
 		return b, nil
 	}
 }
@@ -80,7 +81,6 @@ func (ch *Chooser) claimFor(r *bindRequest, v *snapshot, chosen cost.Alternative
 			b.undo()
 		}
 	}()
-	b.prediction.enter()
 	ch.recordBinding(r, v, b, now)
 	recorded = true
 	return b, ""
@@ -101,15 +101,14 @@ func (ch *Chooser) claimPair(r *bindRequest, prefill, decode string) (*binding, 
 	}
 	var b *binding
 	if r.begun != nil {
-		if b, _ = ch.claimRest(r, &v, chosen, now); b != nil {
-			b.prediction.enter()
-		}
+		b, _ = ch.claimRest(r, &v, chosen, now)
 	} else {
 		b, _ = ch.claimFor(r, &v, chosen, now)
 	}
 	if b == nil {
 		return nil, errBindNow
 	}
+	b.prediction.enter()
 	return b, nil
 }
 

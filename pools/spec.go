@@ -110,12 +110,11 @@ func checkPublished(address string, binds bool) error {
 	if host == "*" && !binds {
 		return errors.New("* is where the engine binds: name its host")
 	}
-	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-		if !binds || port != "*" {
-			return fmt.Errorf("%q is no port", port)
-		}
+	if binds && port == "*" {
+		return nil
 	}
-	return nil
+	_, err = parsePort(port)
+	return err
 }
 
 // Connectors returns the ways that decode may obtain the KV.
@@ -137,10 +136,18 @@ func (s Spec) kvHostPort(usual int) (host string, port int, err error) {
 	if err != nil {
 		return "", 0, err
 	}
-	if port, err = strconv.Atoi(text); err != nil || port < 1 || port > 65535 {
-		return "", 0, fmt.Errorf("%q is no port", text)
+	if port, err = parsePort(text); err != nil {
+		return "", 0, err
 	}
 	return host, port, nil
+}
+
+func parsePort(text string) (int, error) {
+	port, err := strconv.Atoi(text)
+	if err != nil || port < 1 || port > 65535 {
+		return 0, fmt.Errorf("%q is no port", text)
+	}
+	return port, nil
 }
 
 func isHostPort(address string) bool {

@@ -52,7 +52,7 @@ func (w *waiter) add(socket *zmq.Socket) error {
 	return errors.Join(err, failed)
 }
 
-// until waits until ready, for a time (zero: for any), or for interrupt. A socket's descriptor tells only of what has
+// until waits until ready, for a time, or for interrupt. A socket's descriptor tells only of what has
 // come since the socket was asked: ready has to ask each that it waits for.
 func (w *waiter) until(t time.Time, ready func() (bool, error)) (err error) {
 	if err = w.sockets.SetReadDeadline(t); err != nil {

@@ -20,11 +20,11 @@ func newWaiter(...*zmq.Socket) (*waiter, error) {
 
 func (w *waiter) add(*zmq.Socket) error { return nil }
 
-// until waits until ready, for a time (zero: for any), or for interrupt.
+// until waits until ready, for a time, or for interrupt.
 func (w *waiter) until(t time.Time, ready func() (bool, error)) error {
 	looks := time.NewTicker(10 * time.Millisecond)
 	defer looks.Stop()
-	for t.IsZero() || time.Now().Before(t) {
+	for time.Now().Before(t) {
 		if is, err := ready(); is || err != nil {
 			return err
 		}

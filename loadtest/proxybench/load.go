@@ -134,8 +134,9 @@ func streams(ctx context.Context, address string, workers, size, tokens int, gap
 			return err
 		}
 		paced := pace{gap: gap}
-		for more := true; more; {
-			if more, err = s.next(); err != nil {
+		for {
+			more, err := s.next()
+			if err != nil {
 				c.close()
 				return err
 			}

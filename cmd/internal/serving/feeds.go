@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
@@ -37,7 +35,6 @@ type feeds struct {
 	lastKeys     map[kvstate.SourceID]uint64
 	reportedKeys map[string]uint64           // by server
 	refused      map[kvstate.SourceID]string // why a feed cannot be opened, which is tried all the time and said once
-	same         map[string]string           // by address, the servers that publish there, of which only one can be right
 }
 
 // feed is one source that is listened to.
@@ -59,7 +56,7 @@ type feedSpec struct {
 // run follows the fleet until the context ends.
 func (f *feeds) run(ctx context.Context) {
 	f.open, f.lastKeys = make(map[kvstate.SourceID]*feed), make(map[kvstate.SourceID]uint64)
-	f.refused, f.same = make(map[kvstate.SourceID]string), make(map[string]string)
+	f.refused = make(map[kvstate.SourceID]string)
 	tick := time.NewTicker(feedInterval)
 	defer tick.Stop()
 	for {
@@ -101,7 +98,6 @@ func (f *feeds) follow(ctx context.Context) {
 			delete(f.refused, id)
 		}
 	}
-	f.warnOfSame(wanted)
 	for id, want := range wanted {
 		if f.open[id] == nil && ctx.Err() == nil {
 			f.start(ctx, want)
@@ -110,30 +106,15 @@ func (f *feeds) follow(ctx context.Context) {
 	f.reportKeys()
 }
 
-// warnOfSame warns once of servers whose KV events come from one address, as of several on one host with one port for
-// all: what the one engine there holds would be believed of each.
-func (f *feeds) warnOfSame(wanted map[kvstate.SourceID]feedSpec) {
-	at := make(map[string][]string)
-	for id, want := range wanted {
-		if !want.feed.Bind {
-			at[want.feed.Events] = append(at[want.feed.Events], id.Server)
+// alsoAt is another server that is listened to at the address of a feed, "" where there is none. As of several on one
+// host with one port for all, what the one engine there holds would be believed of each.
+func (f *feeds) alsoAt(want feedSpec) string {
+	for id, have := range f.open {
+		if id != want.id && !want.feed.Bind && have.want.feed.Events == want.feed.Events {
+			return id.Server
 		}
 	}
-	for address := range f.same {
-		if len(at[address]) < 2 {
-			delete(f.same, address)
-		}
-	}
-	for address, servers := range at {
-		slices.Sort(servers)
-		all := strings.Join(servers, ", ")
-		if len(servers) < 2 || f.same[address] == all {
-			continue
-		}
-		f.same[address] = all
-		f.log.Warn("several servers have one address of KV events, and what one of them holds is believed of all: give each its own (events)",
-			"address", address, "servers", all)
-	}
+	return ""
 }
 
 // storeOf names a server's store in the index, "" where it has none that is known of. What one
@@ -195,6 +176,10 @@ func (f *feeds) start(ctx context.Context, want feedSpec) {
 		return
 	}
 	delete(f.refused, want.id)
+	if other := f.alsoAt(want); other != "" {
+		f.log.Warn("two servers have one address of KV events, and what one of them holds is believed of both: give each its own (events)",
+			"address", want.feed.Events, "servers", other+", "+want.id.Server)
+	}
 	f.log.Info("listening to KV events", "server", want.id.Server, "rank", want.id.Rank, "model", want.model)
 	f.open[want.id] = &feed{want: want, source: source, stop: stop}
 }

@@ -1,8 +1,6 @@
 package serving
 
 import (
-	"log/slog"
-	"strings"
 	"testing"
 
 	"github.com/tandem-gateway/tandem/kvstate"
@@ -10,31 +8,28 @@ import (
 )
 
 // Two engines on one host and one port for all: both would be believed to hold what one of them does.
-func TestFeeds_ServersWithOneAddressAreWarnedOfOnce(t *testing.T) {
-	var out strings.Builder
-	f := &feeds{log: slog.New(slog.NewTextHandler(&out, nil)), same: map[string]string{}}
+func TestFeeds_AServerAtTheAddressOfAnotherIsFound(t *testing.T) {
 	at := func(server, address string, binds bool) feedSpec {
 		return feedSpec{id: kvstate.SourceID{Server: server}, feed: zmqsub.Feed{Events: address, Bind: binds}}
 	}
-	for i, c := range []struct {
-		wanted []feedSpec
-		warned string
+	for name, c := range map[string]struct {
+		open []feedSpec
+		want feedSpec
+		also string
 	}{
-		{[]feedSpec{at("a", "tcp://h:1", false), at("b", "tcp://h:2", false)}, ""},
-		{[]feedSpec{at("a", "tcp://h:1", false), at("b", "tcp://h:1", false)}, `servers="a, b"`},
-		{[]feedSpec{at("a", "tcp://h:1", false), at("b", "tcp://h:1", false)}, ""},
-		{[]feedSpec{at("a", "tcp://h:1", false), at("b", "tcp://h:2", false)}, ""},
-		{[]feedSpec{at("a", "tcp://h:1", false), at("b", "tcp://h:1", false), at("c", "tcp://h:1", false)}, `servers="a, b, c"`},
-		{[]feedSpec{at("d", "tcp://*:1", true), at("e", "tcp://*:1", true)}, ""}, // they come to us
+		"no other":        {nil, at("a", "tcp://h:1", false), ""},
+		"another port":    {[]feedSpec{at("a", "tcp://h:1", false)}, at("b", "tcp://h:2", false), ""},
+		"the same port":   {[]feedSpec{at("a", "tcp://h:1", false)}, at("b", "tcp://h:1", false), "a"},
+		"a third":         {[]feedSpec{at("a", "tcp://h:2", false), at("b", "tcp://h:1", false)}, at("c", "tcp://h:1", false), "b"},
+		"itself":          {[]feedSpec{at("a", "tcp://h:1", false)}, at("a", "tcp://h:1", false), ""},
+		"both come to us": {[]feedSpec{at("d", "tcp://*:1", true)}, at("e", "tcp://*:1", true), ""},
 	} {
-		wanted := make(map[kvstate.SourceID]feedSpec)
-		for _, w := range c.wanted {
-			wanted[w.id] = w
+		f := &feeds{open: map[kvstate.SourceID]*feed{}}
+		for _, o := range c.open {
+			f.open[o.id] = &feed{want: o}
 		}
-		out.Reset()
-		f.warnOfSame(wanted)
-		if said := out.String(); !strings.Contains(said, c.warned) || (c.warned == "") != (said == "") {
-			t.Errorf("step %d: %q, want %q", i, said, c.warned)
+		if got := f.alsoAt(c.want); got != c.also {
+			t.Errorf("%s: %q, want %q", name, got, c.also)
 		}
 	}
 }
