@@ -4,14 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tandem-gateway/tandem/pd/enginehttp/socket"
 )
 
 // clientWatch notices which clients of a listener leave: one goroutine for all connections, which parks in
@@ -20,10 +20,9 @@ import (
 // that TLS makes no difference. A client that closes only its sending side counts as gone, as it does for nginx
 // and HAProxy.
 type clientWatch struct {
-	epoll  *os.File
-	raw    syscall.RawConn // of epoll
-	ended  chan struct{}   // closed when follow has returned
-	looked atomic.Int64    // when look did, in nanoseconds since 1970
+	epoll  *socket.Epoll
+	ended  chan struct{} // closed when follow has returned
+	looked atomic.Int64  // when look did, in nanoseconds since 1970
 
 	mu    sync.Mutex // guards all below
 	conns map[uint64]*clientConn
@@ -39,19 +38,11 @@ func startClientWatch() (*clientWatch, error) {
 }
 
 func newClientWatch() (*clientWatch, error) {
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	epoll, err := socket.NewEpoll()
 	if err != nil {
 		return nil, fmt.Errorf("watch clients: %w", err)
 	}
-	if err := unix.SetNonblock(fd, true); err != nil { // which lets the runtime wait for it
-		return nil, errors.Join(fmt.Errorf("watch clients: %w", err), unix.Close(fd))
-	}
-	epoll := os.NewFile(uintptr(fd), "epoll")
-	raw, err := epoll.SyscallConn()
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("watch clients: %w", err), epoll.Close())
-	}
-	return &clientWatch{epoll: epoll, raw: raw, ended: make(chan struct{}), conns: make(map[uint64]*clientConn)}, nil
+	return &clientWatch{epoll: epoll, ended: make(chan struct{}), conns: make(map[uint64]*clientConn)}, nil
 }
 
 // close ends the watch and waits for it.
@@ -63,21 +54,20 @@ func (w *clientWatch) close() {
 // follow reports connections whose peer closes them, until the watch is closed.
 func (w *clientWatch) follow() {
 	defer close(w.ended)
-	events := make([]unix.EpollEvent, 64)
+	var events socket.Events
 	for {
-		n := 0
-		err := w.raw.Read(func(fd uintptr) bool {
-			n = waiting(int(fd), events)
-			return n > 0
-		})
+		n, err := w.epoll.Wait(&events)
 		if err != nil {
 			return
 		}
 		for i := range n {
-			w.report(idOf(&events[i]))
+			w.report(socket.IDOf(&events[i]))
 		}
 	}
 }
+
+// departureConditions are what is asked for, once.
+const departureConditions = unix.EPOLLRDHUP | unix.EPOLLET
 
 // lookEvery is how often who writes to clients looks for those that have left.
 const lookEvery = time.Millisecond
@@ -91,25 +81,9 @@ func (w *clientWatch) look(now time.Time) {
 		return
 	}
 	var events [8]unix.EpollEvent
-	n := 0
-	_ = w.raw.Control(func(fd uintptr) { n = waiting(int(fd), events[:]) }) // it fails once the watch is closed
+	n, _ := w.epoll.Poll(events[:]) // it fails once the watch is closed
 	for i := range n {
-		w.report(idOf(&events[i]))
-	}
-}
-
-// waiting takes the events that are there. It does not block, and so it is not announced to the runtime, whose
-// monitor each announced call would wake up.
-func waiting(epoll int, events []unix.EpollEvent) (n int) {
-	for {
-		n, _, err := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(epoll), uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), 0, 0, 0)
-		switch err {
-		case 0:
-			return int(n)
-		case syscall.EINTR:
-		default:
-			return 0
-		}
+		w.report(socket.IDOf(&events[i]))
 	}
 }
 
@@ -132,11 +106,11 @@ func (w *clientWatch) add(c *clientConn) (id uint64, err error) {
 		}
 		conn = around.NetConn()
 	}
-	socket, is := conn.(syscall.Conn)
+	below, is := conn.(syscall.Conn)
 	if !is {
 		return 0, nil
 	}
-	raw, err := socket.SyscallConn()
+	raw, err := below.SyscallConn()
 	if err != nil {
 		return 0, err
 	}
@@ -146,21 +120,12 @@ func (w *clientWatch) add(c *clientConn) (id uint64, err error) {
 	w.conns[id] = c
 	w.mu.Unlock()
 	var failed error
-	err = raw.Control(func(fd uintptr) {
-		event := eventOf(id)
-		failed = w.control(int(fd), &event)
-	})
+	err = raw.Control(func(fd uintptr) { failed = w.epoll.Add(int(fd), departureConditions, id) })
 	if err = errors.Join(err, failed); err != nil {
 		w.remove(id)
 		return 0, fmt.Errorf("watch a client: %w", err)
 	}
 	return id, nil
-}
-
-func (w *clientWatch) control(fd int, event *unix.EpollEvent) (err error) {
-	var failed error
-	err = w.raw.Control(func(epoll uintptr) { failed = unix.EpollCtl(int(epoll), unix.EPOLL_CTL_ADD, fd, event) })
-	return errors.Join(err, failed)
 }
 
 // remove forgets a connection that was closed.
@@ -169,13 +134,6 @@ func (w *clientWatch) remove(id uint64) {
 	defer w.mu.Unlock()
 	delete(w.conns, id)
 }
-
-// eventOf asks to hear once that the peer of a connection closes it.
-func eventOf(id uint64) unix.EpollEvent {
-	return unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(uint32(id)), Pad: int32(uint32(id >> 32))}
-}
-
-func idOf(e *unix.EpollEvent) uint64 { return uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32 }
 
 // departure is whether the client of a connection has left, and who wants to know.
 type departure struct {

@@ -254,6 +254,15 @@ func (c *clientConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// sendNow writes what the socket takes of p at once, where there is no TLS.
+func (c *clientConn) sendNow(p []byte) (n int) {
+	n = socket.SendNow(c.Conn, p)
+	if c.watched != nil {
+		c.watched.look(time.Now())
+	}
+	return n
+}
+
 // How long and how much is read of a client whose request was refused unread: closed
 // at once, the answer would be lost to a client that writes before it reads.
 const (

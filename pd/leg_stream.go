@@ -82,6 +82,25 @@ type StreamResult struct {
 // together. io.EOF follows a complete stream; a *BrokenStreamError any other,
 // unless the client left.
 func (s *legStream) Next() ([]byte, error) {
+	for {
+		if out, err := s.next(); len(out) > 0 || err != nil {
+			return out, err
+		}
+	}
+}
+
+// Here is Next where that returns something without waiting.
+func (s *legStream) Here() (out []byte, here bool) {
+	for s.Ready() {
+		if out, err := s.next(); len(out) > 0 || err != nil {
+			return out, err == nil // Next returns the error again
+		}
+	}
+	return nil, false
+}
+
+// next is Next, or nothing of an event that the client does not see.
+func (s *legStream) next() ([]byte, error) {
 	if out := s.pending; len(out) > 0 {
 		s.pending = nil
 		return out, nil
@@ -89,22 +108,15 @@ func (s *legStream) Next() ([]byte, error) {
 	if s.result.Err != nil {
 		return nil, s.result.Err
 	}
-	for {
-		out, err := s.event()
-		if err != nil {
-			s.result.Err = err
-			return nil, err
-		}
-		if len(out) > 0 {
-			return out, nil
-		}
-	}
+	out, err := s.event()
+	s.result.Err = err
+	return out, err
 }
 
 // Await waits until Next need not, as far as the engine sends whole events, and holds no memory for them meanwhile. What
 // Next returned is gone then.
 func (s *legStream) Await() {
-	if s.result.Err != nil || s.atEnd() || s.Ready() {
+	if s.result.Err != nil || s.ended || s.Ready() { // the engine may be late to end its answer
 		return
 	}
 	s.releaseScratch()
@@ -113,6 +125,28 @@ func (s *legStream) Await() {
 	if s.events.Buffered() {
 		s.stopIdle()
 	} // else the time limit is that of the rest too
+}
+
+// Follow waits as Await does, again and again, and has each called by another goroutine when a whole event is here,
+// until that returns false or something else comes. began is false where nothing was waited for.
+func (s *legStream) Follow(each func() (goOn bool)) (began bool) {
+	if s.result.Err != nil || s.ended || s.Ready() || s.handoff.Waits() {
+		return false
+	}
+	s.releaseScratch()
+	s.startIdle()
+	return s.events.Follow(func() bool {
+		if !s.events.Buffered() {
+			return false // the time limit is that of the rest too
+		}
+		if !each() || s.ended {
+			s.stopIdle()
+			return false
+		}
+		s.releaseScratch()
+		s.idle.Reset(s.idleLimit)
+		return true
+	})
 }
 
 // startIdle begins the time limit of the next event, unless it runs.

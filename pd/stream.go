@@ -77,6 +77,25 @@ func (s *Stream) Await() {
 	s.leg.Await()
 }
 
+// Follow waits as Await does, again and again, and has each called when Here returns something, by another goroutine,
+// that of many streams: it must not wait, and so calls neither Next nor Close. It ends when each returns false, and when
+// Next might wait or has to say how the stream ends. began is false where nothing was waited for.
+func (s *Stream) Follow(each func() (goOn bool)) (began bool) {
+	if s.ended || s.behind != nil {
+		return false
+	}
+	s.dropText()
+	return s.leg.Follow(each)
+}
+
+// Here is Next where that returns something and need not wait; else it is for Next, and is not here.
+func (s *Stream) Here() (out []byte, here bool) {
+	if s.ended || s.behind != nil {
+		return nil, false
+	}
+	return s.leg.Here()
+}
+
 // next reads the leg, and the one behind it.
 func (s *Stream) next() ([]byte, error) {
 	if s.hold != nil && s.behind != nil {

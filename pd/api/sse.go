@@ -84,6 +84,34 @@ func (s *EventReader) Await() {
 	}
 }
 
+// follower is a reader that has another goroutine wait for what comes.
+type follower interface {
+	Follow(room interface {
+		Take() []byte
+		Release()
+	}, arrived func(n int, err error) (goOn bool)) (began bool)
+}
+
+// Follow waits as Await does, again and again, and has each called when something of the next event is here, or the
+// reader's end, until that returns false or leaves something of it. Another goroutine calls it, that of many readers:
+// it must not wait, and so reads whole events alone ([EventReader.Buffered]), which are gone when it returns true. began
+// is false where nothing was waited for, since something is here or the reader cannot.
+func (s *EventReader) Follow(each func() (goOn bool)) (began bool) {
+	from, is := s.from.(follower)
+	if !is || s.err != nil || s.r < s.w {
+		return false
+	}
+	s.giveBackRoom()
+	return from.Follow((*lateRoom)(s), func(n int, err error) bool {
+		s.w, s.err = s.w+n, err
+		if (n > 0 || err != nil) && !each() || s.r < s.w || s.err != nil {
+			return false
+		}
+		(*lateRoom)(s).Release()
+		return true
+	})
+}
+
 // lateRoom is an EventReader of which nothing is left to be read.
 type lateRoom EventReader
 

@@ -102,11 +102,14 @@ func (h *Handoff) RecordPrefill(t *Transfer, answer api.Answer, now time.Time) {
 	}
 }
 
+// Waits reports whether Complete may wait.
+func (h *Handoff) Waits() bool { return h != nil && h.prefillAnswer != nil }
+
 // Complete returns decode's answer, or an event of it, with what only prefill knows.
 // The first call waits for prefill, which has answered by then or is about to; the
 // context ends with the leg.
 func (h *Handoff) Complete(ctx context.Context, data []byte) ([]byte, error) {
-	if h == nil || h.prefillAnswer == nil {
+	if !h.Waits() {
 		return data, nil
 	}
 	select {

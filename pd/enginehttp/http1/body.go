@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -93,7 +94,7 @@ func (b *body) settle(n int, err error) (int, error) {
 func (b *body) ReadLate(room socket.Room) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.how != byChunks || b.in != nil || b.full || b.err != nil || b.closed.Load() {
+	if !b.isBare() {
 		return b.read(room.Take())
 	}
 	if !b.late {
@@ -102,6 +103,56 @@ func (b *body) ReadLate(room socket.Room) (int, error) {
 	}
 	received, err := b.c.readLate(room)
 	return b.takeReceived(room.Take(), received, err)
+}
+
+// Follow waits for what comes of the body, again and again, and has arrived called with each read into room, or with
+// what ended the body, until that returns false. Another goroutine calls it, that of all bodies which are followed:
+// arrived must not wait, and may not read on. What is read may be nothing of the body, as the end of a chunk. began is
+// false where the body is not one that can be followed now.
+func (b *body) Follow(room socket.Room, arrived func(n int, err error) (goOn bool)) (began bool) {
+	taken := b.take()
+	if taken == nil {
+		return false
+	}
+	err := taken.Follow(room, func(received int, err error) bool {
+		if b.c.aborted.Load() {
+			received, err = 0, net.ErrClosed
+		}
+		n, ended, err := b.takeFollowed(room, received, err)
+		return arrived(n, err) && !ended
+	})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.held.Load() == givenBack {
+		return true // and so is the connection
+	}
+	if err := b.c.giveBack(); err != nil {
+		b.fail(err)
+	}
+	return err == nil
+}
+
+// take takes the connection to be followed; nil: it cannot be.
+func (b *body) take() *socket.Taken {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.isBare() {
+		return nil
+	}
+	return b.c.take(&b.t.loop)
+}
+
+// takeFollowed is takeReceived; the next read says how a body ended that has ended.
+func (b *body) takeFollowed(room socket.Room, received int, reading error) (n int, ended bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n, err = b.takeReceived(room.Take(), received, reading)
+	return n, b.err != nil, err
+}
+
+// isBare reports whether the body comes in chunks, and all of it that was read was returned.
+func (b *body) isBare() bool {
+	return b.how == byChunks && b.in == nil && !b.full && b.err == nil && !b.closed.Load()
 }
 
 // takeReceived is the end of ReadLate, in whose frame a stream waits.

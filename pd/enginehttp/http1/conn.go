@@ -9,6 +9,7 @@ import (
 	"net/http/httptrace"
 	"os"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -30,6 +31,9 @@ type conn struct {
 	used     bool      // it has served a request
 	since    time.Time // it is idle
 	state    *tls.ConnectionState
+
+	mu    sync.Mutex    // guards what stands for the connection, for abort
+	taken *socket.Taken // stands for it while a loop follows it; else nil
 
 	aborted   atomic.Bool
 	abortFunc func() // c.abort, made once
@@ -72,14 +76,23 @@ func (t *Transport) connection(ctx context.Context, to key, r *http.Request, tra
 		}
 	}
 	c.abortFunc = c.abort
-	if below, is := dialed.(syscall.Conn); is {
-		if c.raw, err = below.SyscallConn(); err != nil {
-			return nil, err
-		}
-		c.look = c.peek
+	if err := c.preparePeek(); err != nil {
+		_ = dialed.Close()
+		return nil, err
 	}
 	got(trace, c, 0)
 	return c, nil
+}
+
+// preparePeek makes what isQuiet looks at the socket by.
+func (c *conn) preparePeek() (err error) {
+	below, is := c.socket.(syscall.Conn)
+	if !is {
+		return nil
+	}
+	c.raw, err = below.SyscallConn()
+	c.look = c.peek
+	return err
 }
 
 func got(trace *httptrace.ClientTrace, c *conn, idle time.Duration) {
@@ -114,10 +127,28 @@ func (c *conn) handshake(ctx context.Context, cfg *tls.Config, host string, trac
 // closed while a goroutine waits for it lasts until that one has run, which takes milliseconds on a busy machine.
 func (c *conn) abort() {
 	c.aborted.Store(true)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.taken != nil {
+		c.taken.Shutdown()
+		return
+	}
 	if half, is := c.socket.(interface{ CloseWrite() error }); is {
 		_ = half.CloseWrite() // it may be closed already
 	}
 	_ = c.socket.Close()
+}
+
+// close closes the connection, which nobody else uses.
+func (c *conn) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.taken != nil {
+		_ = c.taken.Close()
+		c.taken = nil
+		return
+	}
+	_ = c.Conn.Close() // TLS says goodbye
 }
 
 // Read reads nothing of a connection that is aborted: some servers answer one that is half closed, with an empty
@@ -137,6 +168,38 @@ func (c *conn) readLate(room socket.Room) (int, error) {
 		return 0, net.ErrClosed
 	}
 	return n, err
+}
+
+// take has a loop follow the connection until it is given back. nil: it cannot, or the connection is aborted.
+func (c *conn) take(loop *socket.Loop) *socket.Taken {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.to.tls && !c.aborted.Load() {
+		c.taken = loop.Take(c.socket)
+	}
+	return c.taken
+}
+
+// giveBack is for after a loop followed the connection; it does nothing if none did. After an error the connection is
+// closed.
+func (c *conn) giveBack() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.taken
+	if t == nil {
+		return nil
+	}
+	c.taken = nil
+	if c.aborted.Load() {
+		_ = t.Close()
+		return net.ErrClosed
+	}
+	again, err := t.GiveBack()
+	if err != nil {
+		return err
+	}
+	c.Conn, c.socket = again, again
+	return c.preparePeek()
 }
 
 var longAgo = time.Unix(1, 0)

@@ -5,7 +5,8 @@
 // the socket, into the buffer that it gave. Chunks are taken apart in that buffer. A buffer is borrowed for
 // the head of an answer, and given back when what came behind the head has been read. One goroutine more is
 // started only for a request that is too long for the socket's buffer, until it is sent: an engine may
-// answer before it has read all of it.
+// answer before it has read all of it. A body of which much is to come can be followed: a loop reads it, with all others
+// that are followed, and calls its owner for each piece.
 //
 // It is stricter than net/http about what servers send (ProtocolError): no line may end in a bare LF or go on
 // in the next one, an answer is either chunked or has one length, and nothing may follow it. Cut short, an

@@ -164,7 +164,7 @@ func (f *firstByte) Read(p []byte) (int, error) {
 
 // end gives the connection back, or closes it.
 func (e *exchange) end(keep bool) {
-	keep = e.stop() && keep && (e.upload == nil || e.upload.finished())
+	keep = e.stop() && keep && (e.upload == nil || e.upload.finished()) && e.c.giveBack() == nil
 	if keep {
 		e.c.used = true
 		keep = e.t.idle.put(e.c, e.t)
@@ -173,6 +173,6 @@ func (e *exchange) end(keep bool) {
 		}
 	}
 	if !keep {
-		_ = e.c.Close()
+		e.c.close()
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/enginehttp/socket"
 )
 
 // Transport sends requests by HTTP/1.1. Its fields are set before the first request; it may be used by many
@@ -30,6 +32,7 @@ type Transport struct {
 	MaxHead int
 
 	idle idlePool
+	loop socket.Loop // of bodies that are followed
 }
 
 // Error is a request that failed on a connection.

@@ -9,7 +9,6 @@ import (
 	"os"
 	"sync"
 	"syscall"
-	"unsafe"
 )
 
 // conn is a TCP connection. One that is not to be had as a descriptor is read and written by package net.
@@ -19,6 +18,7 @@ type conn struct {
 	in, out  transfer
 	receives func(fd uintptr) (done bool) // in.receive, made once
 	sends    func(fd uintptr) (done bool) // out.send, made once
+	sendsNow func(fd uintptr)             // out.sendNow, made once
 }
 
 // transfer is one Read or Write.
@@ -36,7 +36,7 @@ func newConn(tcp *net.TCPConn) net.Conn {
 		return tcp
 	}
 	c := &conn{TCPConn: tcp, raw: raw}
-	c.receives, c.sends = c.in.receive, c.out.send
+	c.receives, c.sends, c.sendsNow = c.in.receive, c.out.send, c.out.sendNow
 	return c
 }
 
@@ -103,12 +103,23 @@ func (c *conn) Write(p []byte) (int, error) {
 	return t.n, nil
 }
 
+// sendNow is SendNow.
+func (c *conn) sendNow(p []byte) int {
+	t := &c.out
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.p, t.n = p, 0
+	_ = c.raw.Control(c.sendsNow) // it fails once the connection is closed
+	t.p = nil
+	return t.n
+}
+
 // receive reads once. It is false where nothing is there yet.
 func (t *transfer) receive(fd uintptr) (done bool) {
 	if t.room != nil {
 		t.p = t.room.Take()
 	}
-	n, err := call(syscall.SYS_RECVFROM, fd, t.p, 0)
+	n, err := receive(fd, t.p)
 	switch err {
 	case 0:
 		t.n = n
@@ -127,7 +138,7 @@ func (t *transfer) receive(fd uintptr) (done bool) {
 // send writes what is left. It is false where the socket takes no more of it yet.
 func (t *transfer) send(fd uintptr) (done bool) {
 	for t.n < len(t.p) {
-		n, err := call(syscall.SYS_SENDTO, fd, t.p[t.n:], syscall.MSG_NOSIGNAL)
+		n, err := send(fd, t.p[t.n:])
 		switch err {
 		case 0:
 			t.n += n
@@ -141,14 +152,10 @@ func (t *transfer) send(fd uintptr) (done bool) {
 	return true
 }
 
-// call makes a system call that receives into p, or sends from it, and makes it again where a signal came between.
-// Those of sockets do 0.15 us less than those of files before they come to the socket.
-func call(number, fd uintptr, p []byte, flags uintptr) (n int, err syscall.Errno) {
-	for {
-		n, _, err := syscall.RawSyscall6(number, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
-		if err != syscall.EINTR {
-			return int(n), err
-		}
+// sendNow writes once.
+func (t *transfer) sendNow(fd uintptr) {
+	if n, err := send(fd, t.p); err == 0 {
+		t.n = n
 	}
 }
 
