@@ -351,7 +351,7 @@ func (x *exchange) explain(err error) failure {
 	if f.limit != "" {
 		x.server.metrics.limited.WithLabelValues(x.server.tenants.label(x.key.Tenant), f.limit).Inc()
 	}
-	if f.text.Status >= 500 {
+	if f.text.Status >= 500 && !f.shed() { // of those that are shed there are many, and metrics count them
 		x.server.log.Error("request failed", "request_id", x.id, "model", x.model, "status", f.text.Status, "error", err.Error())
 	}
 	return f

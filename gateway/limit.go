@@ -11,7 +11,7 @@ import (
 // left open where its key has a bound.
 func (x *exchange) limit(req *pd.Request) error {
 	if req.Answers > x.key.MaxSamples {
-		return invalid("n", "The request asks for too many answers: prompts times n, or best_of, must not exceed %d.", x.key.MaxSamples)
+		return invalid(samplesField(req), "The request asks for too many answers: prompts times n, or best_of, must not exceed %d.", x.key.MaxSamples)
 	}
 	if req.Dialect.Native {
 		return x.limitNative(req)
@@ -22,6 +22,15 @@ func (x *exchange) limit(req *pd.Request) error {
 		}
 	}
 	return x.limitOutput(req)
+}
+
+// samplesField is the field by which a request asks for most answers.
+func samplesField(req *pd.Request) string {
+	n, _ := req.Body.Get("n").Int()
+	if best, _ := req.Body.Get("best_of").Int(); best > max(1, n) {
+		return "best_of"
+	}
+	return "n"
 }
 
 // limitOutput holds every field that bounds the answer to the key's bound. The dialect's

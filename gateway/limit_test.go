@@ -55,6 +55,9 @@ func TestLimitOutput(t *testing.T) {
 func TestLimit_Answers(t *testing.T) {
 	e := &engines{answer: response(200, "application/json", chat)}
 	g := run(t, usual(t, "ada max-samples=4"), e.roundTrip, alone(t))
+	if got := g.post(`{"model":"m","prompt":"a","n":2,"best_of":5}`, as("ada")...); gjson.Get(got.body, "error.param").String() != "best_of" {
+		t.Errorf("what asks for too much is not named: %s", got.body)
+	}
 	for fields, status := range map[string]int{
 		`"prompt":"a","n":4`: 200, `"prompt":"a","n":5`: 400, `"prompt":["a","b"],"n":2`: 200, `"prompt":["a","b"],"n":3`: 400, `"prompt":"a","n":1,"best_of":5`: 400,
 		`"prompt":"a","logit_bias":{"a":1}`: 200, `"prompt":"a","logit_bias":{"a":1,"a":2}`: 400, `"prompt":"a","logit_bias":[1]`: 400, `"prompt":"a","logit_bias":null`: 200,

@@ -67,16 +67,16 @@ func rolesComplete(cfg *config, servers []*pools.Server) (faults []error, warnin
 	roles := make(map[string]*modelRoles)
 	split := false // some servers prefill only
 	for _, s := range servers {
-		if s.Drains() {
-			continue
-		}
-		split = split || s.Role == pools.Prefill
+		split = split || s.Role == pools.Prefill && !s.Drains()
 		for _, m := range s.Health().Models {
 			if m.Parent != "" {
 				continue
 			}
 			if roles[m.ID] == nil {
 				roles[m.ID] = new(modelRoles)
+			}
+			if s.Drains() {
+				continue // it takes no request, and its model is there all the same
 			}
 			r := roles[m.ID]
 			r.prefill = r.prefill || s.Role.Serves(pools.Prefill)
@@ -90,7 +90,7 @@ func rolesComplete(cfg *config, servers []*pools.Server) (faults []error, warnin
 	for _, model := range slices.Sorted(maps.Keys(roles)) {
 		switch r := roles[model]; {
 		case !r.decode:
-			faults = append(faults, fmt.Errorf("model %s has no decode server: every request for it will be refused", model))
+			faults = append(faults, fmt.Errorf("model %s has no decode server that takes requests: every one for it will be refused", model))
 		case r.prefill:
 		case !r.alone || cfg.pd.EnforceDisaggregation:
 			faults = append(faults, fmt.Errorf("model %s has no prefill server, and its decode servers compute no prompts: every request for it will be refused", model))

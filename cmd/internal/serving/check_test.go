@@ -90,6 +90,12 @@ func TestCheck_ExitsAsItSpeaks(t *testing.T) {
 	}{
 		{"all is well", []func(*config){add(0, prefill), add(1, decode)}, "", "is valid"},
 		{"prefill servers only", []func(*config){add(0, prefill)}, "model test-model has no decode server", ""},
+		{"the only decode server drains", []func(*config){add(0, prefill), func(cfg *config) {
+			cfg.servers[1].add(serverEntry{URL: decode.URL(), Drain: true})
+		}}, "model test-model has no decode server that takes requests", ""},
+		{"the only server drains", []func(*config){func(cfg *config) {
+			cfg.servers[1].add(serverEntry{URL: decode.URL(), Drain: true})
+		}}, "model test-model has no decode server that takes requests", ""},
 		{"a model without decode", []func(*config){add(0, prefill, other), add(1, decode)}, "model other-model has no decode server", ""},
 		{"a model without prefill", []func(*config){add(0, prefill), add(1, decode, otherDecode)}, "model other-model has no prefill server", ""},
 		{"decode servers only", []func(*config){add(1, decode)}, "", "WARN model test-model has no prefill server"},
