@@ -18,16 +18,17 @@ type body struct {
 	held   atomic.Int32 // whose the connection is: see holder
 	closed atomic.Bool
 
-	mu      sync.Mutex // held while it is read
-	in      *buffer    // read, and not returned; nil: nothing
-	err     error      // that ended it
-	left    int64      // where it has a length
-	chunks  chunks
-	how     framing
-	keep    bool        // the connection may be used again
-	full    bool        // the last read filled all that it was given: there may be more
-	late    bool        // it was read by ReadLate
-	trailer http.Header // that was announced
+	mu       sync.Mutex // held while it is read
+	in       *buffer    // read, and not returned; nil: nothing
+	err      error      // that ended it
+	left     int64      // where it has a length
+	chunks   chunks
+	how      framing
+	keep     bool        // the connection may be used again
+	full     bool        // the last read filled all that it was given: there may be more
+	late     bool        // it was read by ReadLate
+	followed bool        // by a loop; who waits for that closes the connection, where it is taken away
+	trailer  http.Header // that was announced
 }
 
 // holder says whose a connection is.
@@ -123,11 +124,12 @@ func (b *body) Follow(room socket.Room, arrived func(n int, err error) (goOn boo
 	})
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held.Load() == givenBack {
-		return true // and so is the connection
-	}
-	if err := b.c.giveBack(); err != nil {
-		b.fail(err)
+	b.followed = false
+	switch b.held.Load() {
+	case heldByBody:
+		_ = b.c.giveBack() // else the loop goes on reading it: there is no descriptor left
+	case takenAway:
+		b.c.closeTaken()
 	}
 	return err == nil
 }
@@ -136,10 +138,12 @@ func (b *body) Follow(room socket.Room, arrived func(n int, err error) (goOn boo
 func (b *body) take() *socket.Taken {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.isBare() {
+	if !b.isBare() || b.upload != nil && !b.upload.isOver() {
 		return nil
 	}
-	return b.c.take(&b.t.loop)
+	taken := b.c.take(&b.t.loop)
+	b.followed = taken != nil
+	return taken
 }
 
 // takeFollowed is takeReceived; the next read says how a body ended that has ended.
@@ -296,12 +300,16 @@ func (b *body) releaseBuffer() {
 // Close ends the answer. The connection is closed with it, if the answer was not read to its end.
 func (b *body) Close() error {
 	b.closed.Store(true)
-	if b.held.CompareAndSwap(heldByBody, takenAway) {
+	away := b.held.CompareAndSwap(heldByBody, takenAway)
+	if away {
 		b.stop()
 		b.c.abort()
 	}
 	b.mu.Lock() // who reads it is done soon
 	defer b.mu.Unlock()
+	if away && !b.followed {
+		b.c.closeTaken()
+	}
 	b.releaseBuffer()
 	return nil
 }

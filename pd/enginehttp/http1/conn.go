@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -33,7 +34,7 @@ type conn struct {
 	state    *tls.ConnectionState
 
 	mu    sync.Mutex    // guards what stands for the connection, for abort
-	taken *socket.Taken // stands for it while a loop follows it; else nil
+	taken *socket.Taken // stands for it while a loop reads it; else nil. It is set by who reads the connection
 
 	aborted   atomic.Bool
 	abortFunc func() // c.abort, made once
@@ -141,20 +142,31 @@ func (c *conn) abort() {
 
 // close closes the connection, which nobody else uses.
 func (c *conn) close() {
+	if !c.closeTaken() {
+		_ = c.Conn.Close() // TLS says goodbye
+	}
+}
+
+// closeTaken closes the connection if a loop has it, and does not read it now.
+func (c *conn) closeTaken() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.taken != nil {
-		_ = c.taken.Close()
-		c.taken = nil
-		return
+	if c.taken == nil {
+		return false
 	}
-	_ = c.Conn.Close() // TLS says goodbye
+	_ = c.taken.Close()
+	c.taken = nil
+	return true
 }
 
 // Read reads nothing of a connection that is aborted: some servers answer one that is half closed, with an empty
 // success.
 func (c *conn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
+	from := io.Reader(c.Conn)
+	if c.taken != nil {
+		from = c.taken
+	}
+	n, err := from.Read(p)
 	if c.aborted.Load() {
 		return 0, net.ErrClosed
 	}
@@ -163,6 +175,9 @@ func (c *conn) Read(p []byte) (int, error) {
 
 // readLate is Read into room that is taken once something is there.
 func (c *conn) readLate(room socket.Room) (int, error) {
+	if c.taken != nil {
+		return c.Read(room.Take())
+	}
 	n, err := socket.ReadLate(c.Conn, room)
 	if c.aborted.Load() {
 		return 0, net.ErrClosed
@@ -174,31 +189,28 @@ func (c *conn) readLate(room socket.Room) (int, error) {
 func (c *conn) take(loop *socket.Loop) *socket.Taken {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.to.tls && !c.aborted.Load() {
+	if c.taken == nil && !c.to.tls && !c.aborted.Load() {
 		c.taken = loop.Take(c.socket)
 	}
 	return c.taken
 }
 
-// giveBack is for after a loop followed the connection; it does nothing if none did. After an error the connection is
-// closed.
+// giveBack is for after a loop followed the connection; it does nothing if none did. After an error it is read by the
+// loop still.
 func (c *conn) giveBack() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.taken
-	if t == nil {
+	if c.taken == nil {
 		return nil
 	}
-	c.taken = nil
 	if c.aborted.Load() {
-		_ = t.Close()
 		return net.ErrClosed
 	}
-	again, err := t.GiveBack()
+	again, err := c.taken.GiveBack()
 	if err != nil {
 		return err
 	}
-	c.Conn, c.socket = again, again
+	c.Conn, c.socket, c.taken = again, again, nil
 	return c.preparePeek()
 }
 

@@ -4,14 +4,18 @@ package http1
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // followed is how a body was read whose rest came behind its first chunk.
@@ -139,6 +143,7 @@ func TestFollow_EndsWithTheRequest(t *testing.T) {
 			_, _ = io.Copy(io.Discard, in)
 			close(gone)
 		})
+		before := descriptors(t)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, e.url, http.NoBody)
 		resp, err := new(Transport).RoundTrip(req)
@@ -167,5 +172,108 @@ func TestFollow_EndsWithTheRequest(t *testing.T) {
 		}
 		_ = b.Close()
 		cancel(nil)
+		eventually(t, name+": its connection is closed", func() bool { return descriptors(t) <= before })
 	}
+}
+
+// descriptors is how many of them the process has open.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(open)
+}
+
+// A body that cannot be given back, since no descriptor is left, is read as it is; its connection is not used again.
+func TestFollow_CannotBeGivenBack(t *testing.T) {
+	begin, end := make(chan struct{}), make(chan struct{})
+	e := newEngine(t, func(e *engine, number int32, conn *net.TCPConn, in *bufio.Reader) {
+		e.take(in)
+		if number > 1 {
+			_, _ = io.WriteString(conn, plainAnswer)
+			return
+		}
+		_, _ = io.WriteString(conn, chunked+"5\r\nhello\r\n")
+		<-begin
+		_, _ = io.WriteString(conn, "3\r\nyou\r\n")
+		<-end
+		_, _ = io.WriteString(conn, "2\r\nup\r\n0\r\n\r\n")
+		_, _ = io.Copy(io.Discard, in)
+	})
+	before := descriptors(t)
+	transport := new(Transport)
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, e.url, http.NoBody)
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, p := resp.Body.(*body), make([]byte, 600)
+	if _, err := b.ReadLate(room(p)); err != nil {
+		t.Fatal(err)
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	close(begin)
+	b.Follow(room(p), func(n int, err error) bool {
+		if string(p[:n]) != "you" || err != nil {
+			t.Errorf("%q, %v", p[:n], err)
+		}
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: limit.Max}); err != nil {
+			t.Error(err)
+		}
+		return false
+	})
+	close(end)
+	rest, err := io.ReadAll(b)
+	if failed := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); failed != nil {
+		t.Fatal(failed)
+	}
+	if string(rest) != "up" || err != nil {
+		t.Errorf("%q, %v", rest, err)
+	}
+	_ = b.Close()
+	if text, err := ask(t, transport, http.MethodGet, e.url, "", nil); text != "ok" || err != nil || e.connections.Load() != 2 {
+		t.Errorf("%q, %v, %d connections", text, err, e.connections.Load())
+	}
+	transport.CloseIdleConnections()
+	eventually(t, "its connection is closed", func() bool { return descriptors(t) <= before })
+}
+
+// A body is not followed while its request is still being written.
+func TestFollow_NotBeforeTheRequestIsWritten(t *testing.T) {
+	answered := make(chan struct{})
+	e := newEngine(t, func(_ *engine, _ int32, conn *net.TCPConn, in *bufio.Reader) {
+		req, err := http.ReadRequest(in)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = io.WriteString(conn, chunked+"5\r\nhello\r\n")
+		<-answered
+		_, _ = io.Copy(io.Discard, req.Body)
+		_, _ = io.WriteString(conn, "0\r\n\r\n")
+	})
+	transport := new(Transport)
+	defer transport.CloseIdleConnections()
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, e.url, bytes.NewReader(make([]byte, 32<<20)))
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, p := resp.Body.(*body), make([]byte, 600)
+	if n, err := b.ReadLate(room(p)); err != nil || n != 5 {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	if b.Follow(room(p), func(int, error) bool { return false }) {
+		t.Error("it is followed")
+	}
+	close(answered)
+	if rest, err := io.ReadAll(b); err != nil || len(rest) > 0 {
+		t.Errorf("%q, %v", rest, err)
+	}
+	_ = b.Close()
 }

@@ -186,6 +186,16 @@ type upload struct {
 // connection up. A server may have read all of it, and the writer not yet know.
 const maxWriteWait = 50 * time.Millisecond
 
+// isOver reports whether the request is written, or cannot be.
+func (u *upload) isOver() bool {
+	select {
+	case <-u.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // finished reports whether all of the request was written.
 func (u *upload) finished() bool {
 	select {

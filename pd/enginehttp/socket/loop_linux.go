@@ -16,12 +16,13 @@ import (
 )
 
 // Loop waits for many connections in one goroutine, which reads what comes and has it dealt with: no goroutine of
-// theirs is woken up for it, and what comes at about the same time is taken along. Its goroutine runs while it follows
-// a connection. The zero value is ready.
+// theirs is woken up for it, and what comes at about the same time is taken along. Its goroutine runs while a connection
+// is taken. The zero value is ready.
 type Loop struct {
 	mu    sync.Mutex        // guards all below
 	epoll *Epoll            // of the goroutine that runs; nil: none does
-	conns map[uint64]*Taken // that are followed, by ID
+	taken int               // connections
+	conns map[uint64]*Taken // those that are followed, by ID
 	last  uint64            // ID that was given; a descriptor's number would be another connection's soon
 }
 
@@ -59,6 +60,10 @@ func (l *Loop) Take(conn net.Conn) *Taken {
 	if err != nil || t.fd < 0 {
 		return nil
 	}
+	if l.start() != nil {
+		_ = unix.Close(t.fd)
+		return nil
+	}
 	_ = tcp.Close() // the first descriptor alone
 	return t
 }
@@ -79,35 +84,59 @@ func (t *Taken) Follow(room Room, arrived func(n int, err error) (goOn bool)) er
 	return nil
 }
 
-// GiveBack returns the connection as Of does, in the runtime's poller. arrived may call it, and return false then.
+// Read waits for what comes, and reads it into p.
+func (t *Taken) Read(p []byte) (n int, err error) {
+	failed := t.Follow(given(p), func(received int, reading error) bool {
+		n, err = received, reading
+		return false
+	})
+	return n, errors.Join(err, failed)
+}
+
+// given is room that is there.
+type given []byte
+
+func (g given) Take() []byte { return g }
+func (given) Release()       {}
+
+// GiveBack returns the connection as Of does, in the runtime's poller. arrived may call it, and return false then. After
+// an error, as that there is no other descriptor, it is taken still.
 func (t *Taken) GiveBack() (net.Conn, error) {
-	t.loop.remove(t)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.fd < 0 {
 		return nil, net.ErrClosed
 	}
-	file := os.NewFile(uintptr(t.fd), "tcp")
-	t.fd = -1
+	second, err := unix.FcntlInt(uintptr(t.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	file := os.NewFile(uintptr(second), "tcp")
 	conn, err := net.FileConn(file)
 	_ = file.Close() // of which conn has a copy
 	if err != nil {
 		return nil, err
 	}
+	t.closeLocked()
 	return Of(conn), nil
 }
 
 // Close closes the connection, unless it was given back.
 func (t *Taken) Close() error {
-	t.loop.remove(t)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.fd < 0 {
 		return net.ErrClosed
 	}
-	fd := t.fd
+	t.closeLocked()
+	return nil
+}
+
+func (t *Taken) closeLocked() {
+	t.loop.remove(t) // before its descriptor is another's
+	t.loop.stop()
+	_ = unix.Close(t.fd)
 	t.fd = -1
-	return unix.Close(fd)
 }
 
 // Shutdown ends the connection in both directions, so that what follows it hears of an end. Any goroutine may call it.
@@ -140,29 +169,43 @@ func (t *Taken) ready() (goOn bool) {
 	return t.arrived(n, nil)
 }
 
+// start has the loop run, for one more connection.
+func (l *Loop) start() (err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.taken == 0 {
+		if l.epoll, err = NewEpoll(); err != nil {
+			return err
+		}
+		l.conns = make(map[uint64]*Taken)
+		go l.run(l.epoll)
+	}
+	l.taken++
+	return nil
+}
+
+// stop is for when a connection is taken no longer. The last one ends the loop.
+func (l *Loop) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.taken--; l.taken == 0 {
+		_ = l.epoll.Close() // which ends run
+		l.epoll, l.conns = nil, nil
+	}
+}
+
 // add begins to follow a connection.
 func (l *Loop) add(t *Taken) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	epoll := l.epoll
-	if epoll == nil {
-		var err error
-		if epoll, err = NewEpoll(); err != nil {
-			return err
-		}
+	if t.fd < 0 {
+		return net.ErrClosed
 	}
 	l.last++
-	if err := epoll.Add(t.fd, unix.EPOLLIN, l.last); err != nil {
-		if l.epoll == nil {
-			err = errors.Join(err, epoll.Close())
-		}
+	if err := l.epoll.Add(t.fd, unix.EPOLLIN, l.last); err != nil {
 		return err
 	}
 	t.id = l.last
-	if l.epoll == nil {
-		l.epoll, l.conns = epoll, make(map[uint64]*Taken)
-		go l.run(epoll)
-	}
 	l.conns[t.id] = t
 	return nil
 }
@@ -177,13 +220,13 @@ func (l *Loop) remove(t *Taken) {
 	}
 }
 
-// run has what comes dealt with until no connection is followed.
+// run has what comes dealt with until the epoll is closed.
 func (l *Loop) run(epoll *Epoll) {
 	var events Events
-	for !l.isOver() {
+	for {
 		n, err := epoll.Wait(&events)
-		if err != nil { // only run closes it
-			panic(err)
+		if err != nil {
+			return
 		}
 		if n >= shareFrom {
 			l.share(events[:n])
@@ -193,7 +236,6 @@ func (l *Loop) run(epoll *Epoll) {
 			l.handle(&events[i])
 		}
 	}
-	_ = epoll.Close()
 }
 
 // handle has what came on a connection dealt with.
@@ -236,17 +278,6 @@ func (b *batch) help() {
 			close(b.done)
 		}
 	}
-}
-
-// isOver reports whether no connection is followed; the next one begins anew.
-func (l *Loop) isOver() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.conns) > 0 {
-		return false
-	}
-	l.epoll, l.conns = nil, nil
-	return true
 }
 
 // of is the connection with an ID, nil if it is followed no longer.

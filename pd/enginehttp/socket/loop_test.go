@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // bigRoom is room for all that a test sends at a time.
@@ -208,7 +210,7 @@ func TestLoop_ManyConnections(t *testing.T) {
 	}
 	all.Wait()
 	deadline := time.Now().Add(10 * time.Second)
-	for descriptors(t) > before { // the epoll is the last one
+	for descriptors(t) > before {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d descriptors, %d before", descriptors(t), before)
 		}
@@ -259,4 +261,50 @@ func descriptors(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return len(open)
+}
+
+// Where no descriptor is left a connection is neither taken nor given back, and is read as it is.
+func TestLoop_WithoutDescriptors(t *testing.T) {
+	var l Loop
+	taken, peer := take(t, &l)
+	ours, _ := pair(t)
+	write(t, peer, []byte("first"))
+	p := make([]byte, 64)
+	if n, err := taken.Read(p); err != nil || string(p[:n]) != "first" {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	useUp(t, func() {
+		if l.Take(Of(ours)) != nil {
+			t.Error("it was taken")
+		}
+		if conn, err := taken.GiveBack(); !errors.Is(err, syscall.EMFILE) {
+			t.Errorf("%v, %v", conn, err)
+		}
+		write(t, peer, []byte("still"))
+		if n, err := taken.Read(p); err != nil || string(p[:n]) != "still" {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+	})
+	if err := taken.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// useUp leaves no descriptor while do runs.
+func useUp(t *testing.T, do func()) {
+	t.Helper()
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	none := unix.Rlimit{Cur: 3, Max: limit.Max} // those of the program are open
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Error(err)
+		}
+	}()
+	do()
 }
