@@ -247,7 +247,13 @@ func (r *relay) piece() {
 // fill waits for something to send and takes along what is there already.
 func (r *relay) fill() {
 	for more := true; more; {
-		out, err := r.stream.Next()
+		var out []byte
+		var err error
+		if len(r.pending) == r.from || r.stream.AtEnd() {
+			out, err = r.stream.Next()
+		} else if out, more = r.stream.Here(); !more {
+			break // of the events that are here the client sees none
+		}
 		more = r.take(out, err)
 	}
 	r.count()

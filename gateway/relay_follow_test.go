@@ -205,3 +205,27 @@ func TestRelay_AnEngineThatDoesNotEndItsAnswer(t *testing.T) {
 		}
 	}
 }
+
+// An event that comes together with one which the client does not see is not held back by it, followed or not.
+func TestRelay_AnEventBesideAHiddenOne(t *testing.T) {
+	const hidden = `data: {"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}` + "\n\n"
+	for _, follows := range []bool{false, true} {
+		g, engine := runOnTCP(t)
+		client := g.dial()
+		if follows {
+			client, _, _ = openFollowed(t, g, engine)
+		} else {
+			askOn(t, client)
+			engine.open()
+			readPast(t, client, []byte("\n\n\r\n"))
+		}
+		event := strings.Replace(hidden, `"choices":[]`, `"choices":[{"index":0,"text":"seen","logprobs":null,"finish_reason":null}]`, 1)
+		if _, err := io.WriteString(engine.conns[0], chunkOf(event+hidden)); err != nil {
+			t.Fatal(err)
+		}
+		_ = client.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if text := readPast(t, client, []byte("\n\n\r\n")); !bytes.Contains(text, []byte("seen")) || bytes.Contains(text, []byte(`"choices":[]`)) {
+			t.Errorf("%q", text)
+		}
+	}
+}

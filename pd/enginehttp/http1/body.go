@@ -115,6 +115,7 @@ func (b *body) Follow(room socket.Room, arrived func(n int, err error) (goOn boo
 	if taken == nil {
 		return false
 	}
+	defer b.endFollowing() // also after a panic
 	err := taken.Follow(room, func(received int, err error) bool {
 		if b.c.aborted.Load() {
 			received, err = 0, net.ErrClosed
@@ -122,6 +123,11 @@ func (b *body) Follow(room socket.Room, arrived func(n int, err error) (goOn boo
 		n, ended, err := b.takeFollowed(room, received, err)
 		return arrived(n, err) && !ended
 	})
+	return err == nil
+}
+
+// endFollowing gives the connection back to who reads the body.
+func (b *body) endFollowing() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.followed = false
@@ -131,14 +137,13 @@ func (b *body) Follow(room socket.Room, arrived func(n int, err error) (goOn boo
 	case takenAway:
 		b.c.closeTaken()
 	}
-	return err == nil
 }
 
 // take takes the connection to be followed; nil: it cannot be.
 func (b *body) take() *socket.Taken {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.isBare() || b.upload != nil && !b.upload.isOver() {
+	if !b.isBare() || b.upload != nil && !b.upload.isWritten() {
 		return nil
 	}
 	taken := b.c.take(&b.t.loop)

@@ -186,6 +186,39 @@ func descriptors(t *testing.T) int {
 	return len(open)
 }
 
+// A panic of who deals with what comes leaves no connection behind.
+func TestFollow_APanicClosesTheConnection(t *testing.T) {
+	begin := make(chan struct{})
+	e := newEngine(t, func(e *engine, _ int32, conn *net.TCPConn, in *bufio.Reader) {
+		e.take(in)
+		_, _ = io.WriteString(conn, chunked+"5\r\nhello\r\n")
+		<-begin
+		_, _ = io.WriteString(conn, "3\r\nyou\r\n")
+		_, _ = io.Copy(io.Discard, in)
+	})
+	before := descriptors(t)
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, e.url, http.NoBody)
+	resp, err := new(Transport).RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, p := resp.Body.(*body), make([]byte, 600)
+	if _, err := b.ReadLate(room(p)); err != nil {
+		t.Fatal(err)
+	}
+	close(begin)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("it did not come here")
+			}
+		}()
+		b.Follow(room(p), func(int, error) bool { panic("of one stream") })
+	}()
+	_ = b.Close()
+	eventually(t, "its connection is closed", func() bool { return descriptors(t) <= before })
+}
+
 // A body that cannot be given back, since no descriptor is left, is read as it is; its connection is not used again.
 func TestFollow_CannotBeGivenBack(t *testing.T) {
 	begin, end := make(chan struct{}), make(chan struct{})

@@ -186,11 +186,11 @@ type upload struct {
 // connection up. A server may have read all of it, and the writer not yet know.
 const maxWriteWait = 50 * time.Millisecond
 
-// isOver reports whether the request is written, or cannot be.
-func (u *upload) isOver() bool {
+// isWritten reports whether the request is written by now.
+func (u *upload) isWritten() bool {
 	select {
 	case <-u.done:
-		return true
+		return u.err == nil
 	default:
 		return false
 	}

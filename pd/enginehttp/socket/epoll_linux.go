@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +30,8 @@ func NewEpoll() (*Epoll, error) {
 		return nil, errors.Join(fmt.Errorf("epoll: %w", err), unix.Close(fd))
 	}
 	e := &Epoll{file: os.NewFile(uintptr(fd), "epoll")}
-	if e.raw, err = e.file.SyscallConn(); err != nil {
+	e.raw, err = e.file.SyscallConn()
+	if err = errors.Join(err, e.file.SetReadDeadline(time.Time{})); err != nil { // package os does not say that the poller refused it
 		return nil, errors.Join(fmt.Errorf("epoll: %w", err), e.file.Close())
 	}
 	return e, nil

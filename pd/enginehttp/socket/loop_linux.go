@@ -1,7 +1,6 @@
 package socket
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -86,11 +85,13 @@ func (t *Taken) Follow(room Room, arrived func(n int, err error) (goOn bool)) er
 
 // Read waits for what comes, and reads it into p.
 func (t *Taken) Read(p []byte) (n int, err error) {
-	failed := t.Follow(given(p), func(received int, reading error) bool {
+	if failed := t.Follow(given(p), func(received int, reading error) bool {
 		n, err = received, reading
 		return false
-	})
-	return n, errors.Join(err, failed)
+	}); failed != nil {
+		return 0, failed
+	}
+	return n, err
 }
 
 // given is room that is there.

@@ -17,6 +17,7 @@ type Taken struct{}
 func (*Loop) Take(net.Conn) *Taken { return nil }
 
 func (*Taken) Follow(Room, func(n int, err error) (goOn bool)) error { return errors.ErrUnsupported }
+func (*Taken) Read([]byte) (int, error)                              { return 0, errors.ErrUnsupported }
 func (*Taken) GiveBack() (net.Conn, error)                           { return nil, errors.ErrUnsupported }
 func (*Taken) Close() error                                          { return errors.ErrUnsupported }
 func (*Taken) Shutdown()                                             {}

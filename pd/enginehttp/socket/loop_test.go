@@ -285,6 +285,10 @@ func TestLoop_WithoutDescriptors(t *testing.T) {
 			t.Errorf("%d bytes, %v", n, err)
 		}
 	})
+	_ = peer.CloseWrite()
+	if n, err := taken.Read(p); n != 0 || err != io.EOF { //nolint:errorlint // as readers compare it
+		t.Errorf("%d bytes, %v", n, err)
+	}
 	if err := taken.Close(); err != nil {
 		t.Error(err)
 	}
