@@ -163,6 +163,17 @@ func TestExchange_AnEnginesKey(t *testing.T) {
 	}
 }
 
+// What is shed at capacity leaves no line in the log: under overload there would be one for each request.
+func TestExchange_WhatIsShedIsNotLogged(t *testing.T) {
+	var log testlog.Buffer
+	of := usual(t)
+	of.log = slog.NewTextHandler(&log, nil)
+	g := run(t, of, (&engines{answer: response(503, "text/plain", "busy")}).roundTrip, alone(t))
+	if got := g.post(`{"model":"m","prompt":"hi"}`); got.status != 503 || strings.Contains(log.String(), `msg="request failed"`) {
+		t.Errorf("%d, and in the log: %s", got.status, &log)
+	}
+}
+
 // Each request is counted once: by API, model and outcome, and its tenant's by class.
 func TestExchange_IsCounted(t *testing.T) {
 	var log testlog.Buffer

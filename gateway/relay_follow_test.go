@@ -36,14 +36,20 @@ func runOnTCP(t *testing.T) (*running, *tcpEngine) {
 	}, alone(t)), engine
 }
 
-// openFollowed opens a stream and has the engine say more of it until a loop follows it. It returns the events so far.
-func openFollowed(t *testing.T, g *running, engine *tcpEngine) (client, conn net.Conn, events int) {
+// openStream opens a stream, of which the client has the first event.
+func openStream(t *testing.T, g *running, engine *tcpEngine) (client, conn net.Conn) {
 	t.Helper()
 	client = g.dial()
 	askOn(t, client)
 	engine.open()
-	conn = engine.conns[len(engine.conns)-1]
 	readPast(t, client, []byte("\n\n\r\n"))
+	return client, engine.conns[len(engine.conns)-1]
+}
+
+// openFollowed opens a stream and has the engine say more of it until a loop follows it. It returns the events so far.
+func openFollowed(t *testing.T, g *running, engine *tcpEngine) (client, conn net.Conn, events int) {
+	t.Helper()
+	client, conn = openStream(t, g, engine)
 	before := followedStreams()
 	for events = 1; events <= followFrom; events++ {
 		engine.says(events, conn)
@@ -51,6 +57,15 @@ func openFollowed(t *testing.T, g *running, engine *tcpEngine) (client, conn net
 	}
 	eventually(t, "a loop follows the stream", func() bool { return followedStreams() > before })
 	return client, conn, events
+}
+
+// eitherWay does the same with a stream that its own goroutine waits for, and with one that a loop follows.
+func eitherWay(t *testing.T, do func(client, conn net.Conn)) {
+	t.Helper()
+	g, engine := runOnTCP(t)
+	do(openStream(t, g, engine))
+	client, conn, _ := openFollowed(t, g, engine)
+	do(client, conn)
 }
 
 // endOfStream is how an engine ends its streams.
@@ -185,47 +200,30 @@ func TestFollow_AnEngineThatDies(t *testing.T) {
 	})
 }
 
-// An engine that says that its stream is complete and does not end its answer holds up nobody, followed or not.
+// An engine that says that its stream is complete and does not end its answer holds up nobody.
 func TestRelay_AnEngineThatDoesNotEndItsAnswer(t *testing.T) {
-	for _, follows := range []bool{false, true} {
-		g, engine := runOnTCP(t)
-		client := g.dial()
-		if follows {
-			client, _, _ = openFollowed(t, g, engine)
-		} else {
-			askOn(t, client)
-			engine.open()
-		}
-		if _, err := io.WriteString(engine.conns[0], chunkOf(endOfStream)); err != nil {
+	eitherWay(t, func(client, conn net.Conn) {
+		if _, err := io.WriteString(conn, chunkOf(endOfStream)); err != nil {
 			t.Fatal(err)
 		}
 		_ = client.SetReadDeadline(time.Now().Add(5 * time.Second))
 		if text := readPast(t, client, []byte("\r\n0\r\n\r\n")); !bytes.Contains(text, []byte(endOfStream)) {
 			t.Errorf("%q", text)
 		}
-	}
+	})
 }
 
-// An event that comes together with one which the client does not see is not held back by it, followed or not.
+// An event that comes together with one which the client does not see is not held back by it.
 func TestRelay_AnEventBesideAHiddenOne(t *testing.T) {
 	const hidden = `data: {"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}` + "\n\n"
-	for _, follows := range []bool{false, true} {
-		g, engine := runOnTCP(t)
-		client := g.dial()
-		if follows {
-			client, _, _ = openFollowed(t, g, engine)
-		} else {
-			askOn(t, client)
-			engine.open()
-			readPast(t, client, []byte("\n\n\r\n"))
-		}
-		event := strings.Replace(hidden, `"choices":[]`, `"choices":[{"index":0,"text":"seen","logprobs":null,"finish_reason":null}]`, 1)
-		if _, err := io.WriteString(engine.conns[0], chunkOf(event+hidden)); err != nil {
+	event := strings.Replace(hidden, `"choices":[]`, `"choices":[{"index":0,"text":"seen","logprobs":null,"finish_reason":null}]`, 1)
+	eitherWay(t, func(client, conn net.Conn) {
+		if _, err := io.WriteString(conn, chunkOf(event+hidden)); err != nil {
 			t.Fatal(err)
 		}
 		_ = client.SetReadDeadline(time.Now().Add(5 * time.Second))
 		if text := readPast(t, client, []byte("\n\n\r\n")); !bytes.Contains(text, []byte("seen")) || bytes.Contains(text, []byte(`"choices":[]`)) {
 			t.Errorf("%q", text)
 		}
-	}
+	})
 }

@@ -116,7 +116,7 @@ func (s *legStream) next() ([]byte, error) {
 // Await waits until Next need not, as far as the engine sends whole events, and holds no memory for them meanwhile. What
 // Next returned is gone then.
 func (s *legStream) Await() {
-	if s.result.Err != nil || s.ended || s.Ready() { // the engine may be late to end its answer
+	if !s.expectsMore() {
 		return
 	}
 	s.releaseScratch()
@@ -130,7 +130,7 @@ func (s *legStream) Await() {
 // Follow waits as Await does, again and again, and has each called by another goroutine when a whole event is here,
 // until that returns false or something else comes. began is false where nothing was waited for.
 func (s *legStream) Follow(each func() (goOn bool)) (began bool) {
-	if s.result.Err != nil || s.ended || s.Ready() || s.handoff.Waits() {
+	if !s.expectsMore() || s.handoff.Waits() {
 		return false
 	}
 	s.releaseScratch()
@@ -148,6 +148,9 @@ func (s *legStream) Follow(each func() (goOn bool)) (began bool) {
 		return true
 	})
 }
+
+// expectsMore reports whether the next event is still to come. An engine may be late to end its answer behind the last.
+func (s *legStream) expectsMore() bool { return s.result.Err == nil && !s.ended && !s.Ready() }
 
 // startIdle begins the time limit of the next event, unless it runs.
 func (s *legStream) startIdle() {
