@@ -27,6 +27,8 @@ func judge(cfg *config, answers []checkedServer) (faults []error, warnings []str
 		up = append(up, a.probed.Server)
 		models = append(models, a.probed.Health().Models...)
 	}
+	wrong, unused := cfg.kv.checkTokenizers(models)
+	faults, warnings = append(faults, wrong...), append(warnings, unused...)
 	if len(up) < len(answers) {
 		return faults, warnings // what the others lack, these may have
 	}
@@ -36,8 +38,8 @@ func judge(cfg *config, answers []checkedServer) (faults []error, warnings []str
 	if cfg.findsServers() {
 		return faults, append(warnings, "servers that are found while serving (by name, registered or announced) are not checked")
 	}
-	missing, warnings := rolesComplete(cfg, up)
-	return slices.Concat(faults, missing, pairsExist(up)), warnings
+	missing, alone := rolesComplete(cfg, up)
+	return slices.Concat(faults, missing, pairsExist(up)), append(warnings, alone...)
 }
 
 // downFault says why a server does not answer, and the setting that helps.

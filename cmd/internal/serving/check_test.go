@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -142,6 +143,69 @@ func TestCheck_ConnectsToKVEvents(t *testing.T) {
 			t.Errorf("%s: %s\n%s", x.name, fault, printed)
 		}
 	}
+}
+
+func TestCheck_ReadsTokenizersAndTemplates(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	good, template := write("tokenizer.json", byteTokenizer(t)), write("template.jinja", "{{ messages }}")
+	up := startTestEngine(t, engine.RoleBoth, nil)
+	for _, x := range []struct {
+		name                string
+		tokenizer, template string
+		tokens              string
+		fault, printed      string
+	}{
+		{"both can be read", good, template, "tokenizer", "", ""},
+		{"no such tokenizer", filepath.Join(dir, "none.json"), "", "tokenizer", "tokens of test-model: tokenizer: open " + dir + "/none.json: no such file", ""},
+		{"a tokenizer that is no JSON", write("broken.json", "{"), "", "tokenizer", "tokens of test-model: tokenizer " + dir + "/broken.json: unexpected end of JSON", ""},
+		{"a template that does not parse", good, write("broken.jinja", "{% for %}"), "tokenizer", "tokens of test-model: chat template: ", ""},
+		{"a mode without its tokenizer", "", "", "tokenizer", "tokens of test-model: mode tokenizer needs a tokenizer file", ""},
+		{"another mode", good, "", "engine", "", "WARN model test-model: its tokenizer and chat-template are not used, as tokens is engine for it: set tokens to test-model=tokenizer"},
+	} {
+		fault, printed := checked(t, func(cfg *config) {
+			cfg.servers[2].add(serverEntry{URL: up.URL()})
+			cfg.kv.modes = []string{x.tokens}
+			if x.tokenizer != "" {
+				cfg.kv.tokenizers = []string{testModel + "=" + x.tokenizer}
+			}
+			if x.template != "" {
+				cfg.kv.templates = []string{testModel + "=" + x.template}
+			}
+		})
+		if (fault == "") != (x.fault == "") || !strings.Contains(fault, x.fault) || !strings.Contains(printed, x.printed) || strings.Contains(printed, "WARN") != (x.printed != "") {
+			t.Errorf("%s: %q\n%s", x.name, fault, printed)
+		}
+	}
+}
+
+// byteTokenizer is a tokenizer.json in which each byte is a token.
+func byteTokenizer(t *testing.T) string {
+	t.Helper()
+	vocab, next := map[string]int{}, 256
+	for b := range 256 { // as GPT-2 writes bytes: those that are not printed by letters from 256 on
+		letter := rune(b)
+		if b < '!' || b > '~' && b < 0xA1 || b == 0xAD {
+			letter = rune(next)
+			next++
+		}
+		vocab[string(letter)] = b
+	}
+	text, err := json.Marshal(map[string]any{
+		"pre_tokenizer": map[string]any{"type": "ByteLevel", "use_regex": false},
+		"model":         map[string]any{"type": "BPE", "vocab": vocab, "merges": []string{}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 func TestServe_WarnsOfAnEngineThatWantsAKey(t *testing.T) {

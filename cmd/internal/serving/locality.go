@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -109,6 +111,45 @@ func (c *localityConfig) mode(model string) tokens.Mode {
 	return mode
 }
 
+// tokensOf is how the tokens of a model's prompts are known, as far as the configuration says it.
+func (c *localityConfig) tokensOf(model string) tokens.Config {
+	cfg := c.asking
+	cfg.Model, cfg.Mode = model, c.mode(model)
+	cfg.TokenizerFile, cfg.TemplateFile = fileOf(c.tokenizers, model), fileOf(c.templates, model)
+	return cfg
+}
+
+// checkTokenizers reads the tokenizers and chat templates of models that are served or named, which serve reads when
+// the first request for the model comes, and warns of those that it never reads.
+func (c *localityConfig) checkTokenizers(served []pools.Model) (faults []error, warnings []string) {
+	models := make(map[string]bool)
+	for _, m := range served {
+		if m.Parent == "" {
+			models[m.ID] = true
+		}
+	}
+	for _, pair := range slices.Concat(c.tokenizers, c.templates) {
+		model, _, _ := strings.Cut(pair, "=")
+		models[model] = true
+	}
+	for _, model := range slices.Sorted(maps.Keys(models)) {
+		cfg := c.tokensOf(model)
+		switch {
+		case cfg.Mode == tokens.Tokenizer:
+			source, err := tokens.New(cfg, nil, nil)
+			if err != nil {
+				faults = append(faults, err)
+				continue
+			}
+			source.Close()
+		case cfg.TokenizerFile+cfg.TemplateFile != "":
+			warnings = append(warnings, fmt.Sprintf("model %s: its tokenizer and chat-template are not used, as tokens is %s for it: set tokens to %s=%s",
+				model, cfg.Mode, model, tokens.Tokenizer))
+		}
+	}
+	return faults, warnings
+}
+
 // withEvents gives a server the addresses that the ports say, where the file has none.
 func (c *localityConfig) withEvents(s pools.Spec) pools.Spec {
 	if s.EventBind {
@@ -164,11 +205,8 @@ func (t *tokenSources) open(model string) (s *tokens.Source, err error) {
 	if mode != tokens.Approximate && !t.publishes(model) {
 		return nil, tokens.NoEvents
 	}
-	cfg := t.cfg.asking
-	cfg.Model, cfg.Mode = model, mode
+	cfg := t.cfg.tokensOf(model)
 	cfg.Engine = func() string { return t.engine(model) }
-	cfg.TokenizerFile = fileOf(t.cfg.tokenizers, model)
-	cfg.TemplateFile = fileOf(t.cfg.templates, model)
 	s, err = tokens.New(cfg, t.ask(model), t.metrics)
 	if err != nil {
 		t.log.Error("prompts stay unknown, requests go by load", "model", model, "error", err.Error())
