@@ -221,3 +221,9 @@ func Probe(ctx context.Context, spec pools.Spec, cfg pools.Config, transport htt
 	s.ProbePassed(s.Health(), models, time.Now())
 	return Probed{Server: s, Load: load}, nil
 }
+
+// TryMetrics reads the metrics that a server's configuration names, as a scrape does.
+func TryMetrics(ctx context.Context, spec pools.Spec, cfg pools.Config, transport http.RoundTripper) error {
+	_, err := engine{pools.NewServer(spec), transport, cfg.ProbeTimeout}.get(ctx, spec.Metrics)
+	return err
+}

@@ -75,3 +75,20 @@ func (s orcaStream) follow(ctx context.Context, client service.OpenRcaServiceCli
 		s.take(report)
 	}
 }
+
+// TryORCA waits for one load report of an OpenRcaService at host:port.
+func TryORCA(ctx context.Context, address string, limit time.Duration) error {
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	stream, err := service.NewOpenRcaServiceClient(conn).StreamCoreMetrics(ctx, &service.OrcaLoadReportRequest{ReportInterval: durationpb.New(orcaInterval)})
+	if err != nil {
+		return err
+	}
+	_, err = stream.Recv()
+	return err
+}

@@ -20,6 +20,7 @@ func judge(cfg *config, answers []checkedServer) (faults []error, warnings []str
 		if a.events != nil {
 			faults = append(faults, fmt.Errorf("server %s: its KV events cannot be received: %w", a.spec.ID(), a.events))
 		}
+		warnings = append(warnings, loadWarnings(a)...)
 		if a.down != nil {
 			faults = append(faults, downFault(cfg, a))
 			continue
@@ -40,6 +41,20 @@ func judge(cfg *config, answers []checkedServer) (faults []error, warnings []str
 	}
 	missing, alone := rolesComplete(cfg, up)
 	return slices.Concat(faults, missing, pairsExist(up)), append(warnings, alone...)
+}
+
+// loadWarnings says where a server's load is not to be had, of the addresses that its configuration names.
+func loadWarnings(a *checkedServer) (warnings []string) {
+	switch {
+	case a.metrics != nil:
+		warnings = append(warnings, fmt.Sprintf("server %s: its metrics at %s cannot be read: %v", a.spec.ID(), a.spec.Metrics, a.metrics))
+	case a.spec.Metrics != "" && a.down == nil && !a.probed.Load.Known():
+		warnings = append(warnings, fmt.Sprintf("server %s: no load that is known is among its metrics at %s (load-metric names others)", a.spec.ID(), a.spec.Metrics))
+	}
+	if a.orca != nil {
+		warnings = append(warnings, fmt.Sprintf("server %s: no load report comes from its OpenRcaService at %s: %v", a.spec.ID(), a.spec.ORCA, a.orca))
+	}
+	return warnings
 }
 
 // downFault says why a server does not answer, and the setting that helps.

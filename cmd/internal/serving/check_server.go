@@ -12,15 +12,18 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/address"
 	"github.com/tandem-gateway/tandem/pools/health"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // checkedServer is what check found of one server.
 type checkedServer struct {
-	spec   pools.Spec
-	probed health.Probed // meaningful without down
-	down   error
-	events error  // of its KV events: what does not answer at their addresses
-	hosts  string // from which its hand-offs may come; empty: it makes none
+	spec    pools.Spec
+	probed  health.Probed // meaningful without down
+	down    error
+	events  error  // of its KV events: what does not answer at their addresses
+	metrics error  // of the metrics that its configuration names
+	orca    error  // likewise of its OpenRcaService
+	hosts   string // from which its hand-offs may come; empty: it makes none
 }
 
 // askServers asks all servers at once. What engines contradict is logged to out.
@@ -44,6 +47,12 @@ func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writ
 				answer.events = tryEvents(&cfg, answer.probed.Published())
 			}
 		})
+		if spec.Metrics != "" {
+			asked.Go(func() { answer.metrics = health.TryMetrics(ctx, spec, cfg.pools.Config, transport) })
+		}
+		if spec.ORCA != "" {
+			asked.Go(func() { answer.orca = load.TryORCA(ctx, spec.ORCA, cfg.pools.ProbeTimeout) })
+		}
 		if spec.Role.Serves(pools.Prefill) {
 			asked.Go(func() { answer.hosts = address.Describe(ctx, spec.KVHosts()) })
 		}

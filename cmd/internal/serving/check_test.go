@@ -208,6 +208,30 @@ func byteTokenizer(t *testing.T) string {
 	return string(text)
 }
 
+// What a server's configuration says of where its load is, and does not hold, costs no request: it is warned of.
+func TestCheck_AsksForLoadWhereItIsSaidToBe(t *testing.T) {
+	t.Parallel()
+	up := startTestEngine(t, engine.RoleBoth, nil)
+	serving := startTestEngine(t, engine.RoleBoth, func(cfg *engine.Config) { cfg.ORCA = "127.0.0.1:0" })
+	for _, x := range []struct {
+		name    string
+		entry   serverEntry
+		printed string
+	}{
+		{"its own metrics", serverEntry{URL: up.URL(), Metrics: up.URL() + "/metrics"}, ""},
+		{"nothing is there", serverEntry{URL: up.URL(), Metrics: "http://127.0.0.1:1/metrics"}, "its metrics at http://127.0.0.1:1/metrics cannot be read: dial tcp 127.0.0.1:1: "},
+		{"another path", serverEntry{URL: up.URL(), Metrics: up.URL() + "/statistics"}, "cannot be read: /statistics answered 404"},
+		{"another page", serverEntry{URL: up.URL(), Metrics: up.URL() + "/version"}, "no load that is known is among its metrics at " + up.URL() + "/version"},
+		{"load reports", serverEntry{URL: serving.URL(), ORCA: serving.State().ORCA}, ""},
+		{"no load reports", serverEntry{URL: up.URL(), ORCA: "127.0.0.1:1"}, "no load report comes from its OpenRcaService at 127.0.0.1:1: "},
+	} {
+		fault, printed := checked(t, func(cfg *config) { cfg.servers[2].add(x.entry) })
+		if fault != "" || !strings.Contains(printed, x.printed) || strings.Contains(printed, "WARN") != (x.printed != "") {
+			t.Errorf("%s: %q\n%s", x.name, fault, printed)
+		}
+	}
+}
+
 func TestServe_WarnsOfAnEngineThatWantsAKey(t *testing.T) {
 	t.Parallel()
 	locked := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
