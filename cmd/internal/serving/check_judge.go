@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
 )
@@ -28,6 +29,7 @@ func judge(cfg *config, answers []checkedServer) (faults []error, warnings []str
 		up = append(up, a.probed.Server)
 		models = append(models, a.probed.Health().Models...)
 	}
+	warnings = append(warnings, sharedEventAddresses(up)...)
 	wrong, unused := cfg.kv.checkTokenizers(models)
 	faults, warnings = append(faults, wrong...), append(warnings, unused...)
 	if len(up) < len(answers) {
@@ -53,6 +55,27 @@ func loadWarnings(a *checkedServer) (warnings []string) {
 	}
 	if a.orca != nil {
 		warnings = append(warnings, fmt.Sprintf("server %s: no load report comes from its OpenRcaService at %s: %v", a.spec.ID(), a.spec.ORCA, a.orca))
+	}
+	return warnings
+}
+
+// sharedEventAddresses names the servers that have the address of KV events of another.
+func sharedEventAddresses(servers []*pools.Server) (warnings []string) {
+	owners := make(map[string]string) // by address
+	for _, s := range servers {
+		at := s.Published()
+		if at.Events == "" || at.Bind {
+			continue
+		}
+		for rank := range at.Ranks {
+			address := zmqsub.Feed{Events: at.Events}.ForRank(rank).Events
+			if owner := owners[address]; owner != "" && owner != s.ID() {
+				warnings = append(warnings, fmt.Sprintf("servers %s and %s have one address of KV events, %s, and what one of them holds is believed of both: give each its own (events)",
+					owner, s.ID(), address))
+				continue
+			}
+			owners[address] = s.ID()
+		}
 	}
 	return warnings
 }

@@ -232,6 +232,23 @@ func TestCheck_AsksForLoadWhereItIsSaidToBe(t *testing.T) {
 	}
 }
 
+// Of two engines with one address of events, what the one holds is believed of both.
+func TestCheck_NamesServersWithOneAddressOfKVEvents(t *testing.T) {
+	t.Parallel()
+	first, second := startTestEngine(t, engine.RoleBoth, publishing), startTestEngine(t, engine.RoleBoth, publishing)
+	at := func(e *engine.Engine) string { return local(e.State().EventsEndpoints[0]) }
+	for own, warned := range map[string]bool{at(second): false, at(first): true} {
+		fault, printed := checked(t, func(cfg *config) {
+			cfg.servers[2].add(serverEntry{URL: first.URL(), Events: at(first)})
+			cfg.servers[2].add(serverEntry{URL: second.URL(), Events: own})
+		})
+		want := "have one address of KV events, " + own + ", and what one of them holds is believed of both: give each its own (events)"
+		if fault != "" || strings.Contains(printed, want) != warned || strings.Contains(printed, "WARN") != warned {
+			t.Errorf("at %s: %q\n%s", own, fault, printed)
+		}
+	}
+}
+
 func TestServe_WarnsOfAnEngineThatWantsAKey(t *testing.T) {
 	t.Parallel()
 	locked := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
