@@ -43,6 +43,9 @@ type Follower struct {
 	metrics  *Metrics
 	log      *slog.Logger
 
+	logged election.Record // the leader that is followed, as the log has it; zero: none. Of Run alone, as is lost
+	lost   time.Time       // when it was followed last
+
 	// Patience is the silence after which a leader is given up. It is set before Run.
 	Patience time.Duration
 
@@ -152,12 +155,31 @@ func (f *Follower) Run(ctx context.Context) {
 			continue
 		}
 		err := f.follow(ctx, leader, changed)
-		f.log.Debug("the leader is not followed any more", "replica", leader.Replica, "error", err)
+		f.logLost(leader, err)
 		select {
 		case <-changed:
 		case <-ctx.Done():
 		case <-time.After(recordRenew / 2):
 		}
+	}
+}
+
+// logFollowed says that a leader is followed, once: on a loaded machine it is given up for a moment, many times.
+func (f *Follower) logFollowed(leader election.Record) {
+	if leader == f.logged {
+		f.log.Debug("following the leader again", "replica", leader.Replica, "epoch", leader.Epoch)
+		return
+	}
+	f.logged = leader
+	f.log.Info("following the leader", "replica", leader.Replica, "epoch", leader.Epoch)
+}
+
+// logLost says that a leader is not followed, where it has not been for as long as an election takes.
+func (f *Follower) logLost(leader election.Record, err error) {
+	f.log.Debug("the leader does not answer", "replica", leader.Replica, "error", err)
+	if leader == f.logged && time.Since(f.lost) >= recordLife {
+		f.logged = election.Record{}
+		f.log.Info("the leader is not followed any more", "replica", leader.Replica, "epoch", leader.Epoch, "error", err)
 	}
 }
 
@@ -183,9 +205,12 @@ func (f *Follower) follow(ctx context.Context, leader election.Record, changed <
 		return err
 	}
 	send := f.begin()
-	f.log.Info("following the leader", "replica", leader.Replica, "epoch", leader.Epoch)
+	f.logFollowed(leader)
 	received := time.Now()
-	defer func() { f.end(time.Since(received)) }()
+	defer func() {
+		f.lost = time.Now()
+		f.end(time.Since(received))
+	}()
 	var parts sync.WaitGroup
 	defer parts.Wait()
 	defer cancel(nil)

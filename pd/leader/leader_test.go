@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,7 +22,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
+	"github.com/tandem-gateway/tandem/pools/election"
 )
 
 // replica is one gateway's part in deciding. Its order grants a turn whenever grant
@@ -717,5 +720,60 @@ func TestFollower_ALostLeaderIsCountedWhereSomeoneWaits(t *testing.T) {
 		if m, open := <-answer; open {
 			t.Errorf("%d is told %v", i, m)
 		}
+	}
+}
+
+// A leader that is given up for a moment, as on a loaded machine, is one line of the log; one that is gone for longer
+// is another, and its return too.
+func TestFollower_LogsALeaderThatComesBackOnce(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text testlog.Buffer
+	log, m := slog.New(slog.NewTextHandler(&text, nil)), NewMetrics(prometheus.NewRegistry())
+	record := election.Record{Replica: "first", Address: listener.Addr().String(), Token: "t", Epoch: 7}
+	leads, follows := NewElection(nil, "test:", "first", "", log), NewElection(nil, "test:", "second", "", log)
+	leads.set(record)
+	follows.set(record)
+	text.Take()
+	x := &replica{t: t, counts: map[string]uint64{}, more: make(chan struct{})}
+	server := NewServer(leads, x, x, m, log)
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	serve := func() *grpc.Server {
+		g := server.GRPC()
+		serving.Go(func() { _ = g.Serve(listener) })
+		return g
+	}
+	g := serve()
+	f := NewFollower(follows, "second", counts(func() uint64 { return 0 }), insecure.NewCredentials(), m, log)
+	f.Patience = patience
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	serving.Go(func() { f.Run(ctx) })
+	restart := func(between func()) {
+		eventually(t, "it follows", f.Follows)
+		g.Stop()
+		eventually(t, "it follows no more", func() bool { return !f.Follows() })
+		between()
+		if listener, err = net.Listen("tcp", record.Address); err != nil {
+			t.Fatal(err)
+		}
+		g = serve()
+		eventually(t, "it follows again", f.Follows)
+	}
+	defer func() { g.Stop() }()
+	for range 3 {
+		restart(func() {})
+	}
+	if got := text.Take(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "following the leader") {
+		t.Errorf("of a leader that was lost for a moment, three times:\n%s", got)
+	}
+	restart(func() {
+		eventually(t, "it is logged that it is gone", func() bool { return strings.Contains(text.String(), "not followed any more") })
+	})
+	if got := text.Take(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "following the leader") {
+		t.Errorf("of a leader that was gone for longer:\n%s", got)
 	}
 }

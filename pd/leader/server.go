@@ -94,7 +94,7 @@ func (s *Server) Decide(stream grpc.BidiStreamingServer[leaderpb.ToLeader, leade
 	case subtle.ConstantTimeCompare([]byte(hello.Token), []byte(leader.Token)) != 1:
 		return status.Error(codes.Unauthenticated, "unknown token")
 	}
-	s.log.Info("follower joined", "replica", hello.Replica)
+	s.log.Debug("follower joined", "replica", hello.Replica) // it logs by itself whom it follows, and the gauge counts
 	s.metrics.followers.Inc()
 	defer s.metrics.followers.Dec()
 	defer s.reports.Lost(hello.Replica)
@@ -110,7 +110,7 @@ func (s *Server) Decide(stream grpc.BidiStreamingServer[leaderpb.ToLeader, leade
 	for {
 		m, err := stream.Recv()
 		if err != nil {
-			s.log.Info("follower left", "replica", hello.Replica, "error", err.Error())
+			s.log.Debug("follower left", "replica", hello.Replica, "error", err.Error())
 			return nil
 		}
 		f.receive(ctx, m)
