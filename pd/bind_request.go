@@ -96,10 +96,12 @@ func (r *bindRequest) aloneReason(v *snapshot, chosen cost.Alternative) string {
 		return "no_prefill"
 	case !pairable(r.req, v.decodeFacts[cost.IndexOf(v.candidates.Decode, chosen.Decode)].by):
 		return "aggregated"
-	case !v.pairs():
+	case v.pairs():
+		return "cheaper"
+	case v.twoServers():
 		return decision.NoPair
 	}
-	return "cheaper"
+	return "no_prefill" // the only server that prefills is the one that decodes
 }
 
 // priorAttempts is what the next binding must know of those before it. Only the goroutine

@@ -96,8 +96,8 @@ func NewMetrics(reg prometheus.Registerer, kept histogram.Config, queue *queue.Q
 			[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .05, .1, .5, 1, 5, 10}),
 		retries: counter("tandem_retries_total", "Legs tried again elsewhere, by the leg that failed and why.", "leg", "reason"),
 		aggregated: counter("tandem_aggregated_requests_total",
-			"Requests that decode ran alone, by reason: aggregated, cheaper, no_prefill, no_pair (prefill servers that make no pair with "+
-				"a decode server), fallback.",
+			"Requests that decode ran alone, by reason: aggregated, cheaper, no_prefill (no server but the one that decodes), "+
+				"no_pair (prefill servers that make no pair with a decode server), fallback.",
 			"reason"),
 		unknown: counter("tandem_tokens_unknown_total",
 			"Requests of whose prompts no tokens were known, so that what servers hold of them was not looked up, by reason: "+

@@ -276,6 +276,18 @@ func (v *snapshot) usable(servers []cost.Candidate) bool {
 	return slices.ContainsFunc(servers, func(c cost.Candidate) bool { return !c.Excluded && !(c.NoPair && c.NoAggregated) })
 }
 
+// twoServers reports whether one server may prefill and another one decode, whether or not they make a pair.
+func (v *snapshot) twoServers() bool {
+	for p := range v.candidates.Prefill {
+		from := &v.candidates.Prefill[p]
+		other := func(to cost.Candidate) bool { return !to.Excluded && to.ID != from.ID }
+		if !from.Excluded && slices.ContainsFunc(v.candidates.Decode, other) {
+			return true
+		}
+	}
+	return false
+}
+
 // pairs reports whether a prefill and a decode server that may be chosen make a pair.
 func (v *snapshot) pairs() bool {
 	for p := range v.candidates.Prefill {

@@ -55,6 +55,19 @@ func TestPairing_PoolsThatMakeNoPairAreNotSilent(t *testing.T) {
 	}
 }
 
+// A single server of both roles lacks a second one, and nothing keeps the two apart.
+func TestPairing_ASingleServerOfBothRolesHasNoPrefillBesideIt(t *testing.T) {
+	t.Parallel()
+	e := startTestEngine(t, engine.RoleBoth, nil)
+	c := newCluster(t, shape{config: func(cfg *config) { cfg.servers[2].add(serverEntry{URL: e.URL()}) }})
+	eventually(t, "it is up", func() bool { return c.get("/readyz").status == 200 })
+	got := c.post(chatPath, chatBody(""))
+	d, table := c.explained(got.header.Get("X-Request-Id"))
+	if got.status != 200 || d.Attempts[0].AggregatedBecause != "no_prefill" || !strings.Contains(table, "decode ran alone: no_prefill") {
+		t.Errorf("%d\n%s", got.status, table)
+	}
+}
+
 // Where decode must not compute prompts the client is told, without a word of the servers.
 func TestPairing_WithoutOneDisaggregationCannotBeEnforced(t *testing.T) {
 	t.Parallel()
