@@ -169,6 +169,9 @@ func TestRestore_IsTriedAgainWhereItMayComeRight(t *testing.T) {
 		if got := m.shared.Restore(t.Context(), m.source); got != c.restored || hook.tried != c.tried || m.shared.down.Load() != c.down || (m.holds() == 5) != c.restored {
 			t.Errorf("%s: restored %v after %d reads, %d blocks; down %v", name, got, hook.tried, m.holds(), m.shared.down.Load())
 		}
+		if up, _, _ := scraped(t, m.shared); (up == 0) != c.down {
+			t.Errorf("%s: scraped is %v", name, up)
+		}
 		if n := m.shared.restored.Load(); (n == 1) != c.restored {
 			t.Errorf("%s: %d snapshots count as restored", name, n)
 		}
@@ -189,12 +192,15 @@ func TestShared_SaysWhenRedisIsAwayAndWhenItIsBack(t *testing.T) {
 	sh := New(index, nil, "test:", "a", slog.New(slog.NewTextHandler(&text, nil)))
 	sh.receiving.Store(kvstate.SourceID{Server: "engine:8000", Rank: 1}, true)
 	sh.receiving.Store(kvstate.SourceID{Server: "engine:8000", Rank: 2}, true)
+	if up, _, _ := scraped(t, sh); up != 0 {
+		t.Errorf("Redis is up before it was asked: %v", up)
+	}
 	failed := 0
 	for i, c := range []struct {
 		err    error
 		logged string
 		up     int
-	}{{nil, "", 1}, {context.Canceled, "", 1}, {io.EOF, "cannot keep", 0}, {io.EOF, "", 0}, {nil, "keeping", 1}, {nil, "", 1}, {io.EOF, "cannot keep", 0}} {
+	}{{context.Canceled, "", 0}, {nil, "", 1}, {context.Canceled, "", 1}, {io.EOF, "cannot keep", 0}, {io.EOF, "", 0}, {context.Canceled, "", 0}, {nil, "keeping", 1}, {nil, "", 1}, {io.EOF, "cannot keep", 0}} {
 		text.Reset()
 		sh.recordRedisState(c.err)
 		if got := text.String(); !strings.Contains(got, c.logged) || c.logged == "" && got != "" {

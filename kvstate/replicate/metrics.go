@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	sharedUpDesc     = prometheus.NewDesc("tandem_kv_shared", "1 while what is known of KV can be kept in Redis, else 0 (degraded: routing goes on from memory).", nil, nil)
+	sharedUpDesc     = prometheus.NewDesc("tandem_kv_shared", "1 while what is known of KV can be kept in Redis, else 0 (degraded: routing goes on from memory); 0 also until Redis has answered first.", nil, nil)
 	receivingDesc    = prometheus.NewDesc("tandem_kv_receiving", "1 for each engine in connect mode whose events this replica receives for all.", []string{"server", "rank"}, nil)
 	sharedEventsDesc = prometheus.NewDesc("tandem_kv_snapshots_total", "Snapshots of sources: restored from Redis, written to it, and calls of Redis that failed.", []string{"what"}, nil)
 )
@@ -22,9 +22,9 @@ func (sh *Shared) Describe(ch chan<- *prometheus.Desc) {
 }
 
 func (sh *Shared) Collect(ch chan<- prometheus.Metric) {
-	up := 1.0
-	if sh.down.Load() {
-		up = 0
+	up := 0.0
+	if sh.answered.Load() && !sh.down.Load() {
+		up = 1
 	}
 	ch <- prometheus.MustNewConstMetric(sharedUpDesc, prometheus.GaugeValue, up)
 	sh.receiving.Range(func(id, _ any) bool {

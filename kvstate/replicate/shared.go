@@ -48,6 +48,7 @@ type Shared struct {
 	receiving sync.Map // kvstate.SourceID of each engine from which this replica receives for all
 
 	restored, written, failed atomic.Uint64
+	answered                  atomic.Bool // Redis did, once at least
 	down                      atomic.Bool
 }
 
@@ -60,11 +61,16 @@ func (sh *Shared) key(id kvstate.SourceID, name string) string {
 	return sh.prefix + "kv:{" + id.Server + "#" + strconv.Itoa(id.Rank) + "}:" + name
 }
 
-// recordRedisState keeps whether Redis answers, and logs when that changes.
+// recordRedisState keeps whether Redis answers, and logs when that changes. A call that was given up says nothing of it.
 func (sh *Shared) recordRedisState(err error) {
-	down := err != nil && !errors.Is(err, context.Canceled)
+	if errors.Is(err, context.Canceled) {
+		return
+	}
+	down := err != nil
 	if down {
 		sh.failed.Add(1)
+	} else {
+		sh.answered.Store(true)
 	}
 	if sh.down.Swap(down) == down {
 		return
@@ -90,6 +96,7 @@ func (sh *Shared) Restore(ctx context.Context, s *kvstate.Source) bool {
 	}
 	switch {
 	case errors.Is(err, redis.Nil):
+		sh.recordRedisState(nil)
 		return false
 	case unanswered(err):
 		sh.recordRedisState(err)
@@ -99,6 +106,7 @@ func (sh *Shared) Restore(ctx context.Context, s *kvstate.Source) bool {
 		sh.log.Warn("a KV snapshot cannot be used", "source", s.ID().String(), "error", err.Error())
 		return false
 	}
+	sh.recordRedisState(nil)
 	sh.restored.Add(1)
 	return true
 }
@@ -160,7 +168,11 @@ func (sh *Shared) Run(ctx context.Context, every time.Duration) {
 			return
 		case <-tick.C:
 		}
-		for _, s := range sh.index.List() {
+		sources := sh.index.List()
+		if len(sources) == 0 {
+			sh.recordRedisState(sh.client.Exists(ctx, sh.prefix+"kv").Err()) // nothing else asks
+		}
+		for _, s := range sources {
 			if changes := s.Changes(); (changes != written[s.ID()] || sh.snapshotGone(ctx, s.ID())) && sh.takeWriterLease(ctx, s.ID(), every) {
 				if err := sh.Write(ctx, s); err != nil {
 					sh.recordRedisState(err)

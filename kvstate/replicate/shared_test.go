@@ -286,6 +286,33 @@ func TestRun_WritesWhatHasChangedOrIsGone(t *testing.T) {
 	}
 }
 
+// Where no server publishes KV events Redis is asked all the same, and known to be away or back.
+func TestRun_AsksRedisWithoutASource(t *testing.T) {
+	r := redisserver.Start(t)
+	client := redis.NewClient(&redis.Options{Addr: r.Addr(), MaxRetries: -1})
+	t.Cleanup(func() { _ = client.Close() })
+	looks := &counter{command: "exists"}
+	client.AddHook(looks)
+	index, err := kvstate.New(kvstate.Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sh := New(index, client, "test:", "a", slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { sh.Run(ctx, 10*time.Millisecond) })
+	defer running.Wait()
+	defer cancel()
+	shared := func(want float64) func() bool {
+		return func() bool { up, _, _ := scraped(t, sh); return up == want }
+	}
+	waitUntil(t, "it answers", shared(1))
+	looks.fail("exists")
+	waitUntil(t, "it is away", shared(0))
+	looks.fail("")
+	waitUntil(t, "it is back", shared(1))
+}
+
 // counter counts commands of one name, and lets those of another fail.
 type counter struct {
 	redis.Hook
@@ -301,6 +328,9 @@ func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if cmd.Name() == c.command {
 			c.n.Add(1)
+		}
+		if failing, _ := c.failing.Load().(string); failing == cmd.Name() {
+			return io.ErrUnexpectedEOF
 		}
 		return next(ctx, cmd)
 	}
