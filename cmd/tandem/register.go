@@ -45,12 +45,13 @@ Its fields are those of a server in the configuration file, and "role".`,
 			if rank >= 0 {
 				entry.Rank = &rank
 			}
+			log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+			serving.RouteRedisLog(log)
 			client, err := redis.Client()
 			if err != nil {
 				return err
 			}
 			defer func() { _ = client.Close() }()
-			log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 			return discovery.Register(cmd.Context(), client, redis.Prefix, entry, ttl, log)
 		},
 	}

@@ -21,6 +21,7 @@ import (
 
 // Check reads a configuration as Command does, and says of it and of its servers what is wrong.
 func Check(ctx context.Context, file string, flags *pflag.FlagSet, out io.Writer) error {
+	RouteRedisLog(slog.New(slog.DiscardHandler)) // the error that is printed says the same
 	cfg, err := loadConfig(file, flags)
 	if err != nil {
 		return err

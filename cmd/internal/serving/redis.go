@@ -212,8 +212,11 @@ func (c *RedisConfig) tlsConfig() (*tls.Config, error) {
 	return t, err
 }
 
-// redisLog sends what go-redis writes to stderr into the log, as details: that
-// That Redis is away is logged once by its users.
+// RouteRedisLog sends what go-redis writes to stderr into a log, for all clients of the process.
+func RouteRedisLog(log *slog.Logger) { redis.SetLogger(redisLog{log}) }
+
+// redisLog sends what go-redis writes to stderr into the log, as details: that Redis is
+// away is logged once by its users.
 type redisLog struct{ log *slog.Logger }
 
 func (l redisLog) Printf(_ context.Context, format string, v ...any) {

@@ -6,7 +6,6 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.opentelemetry.io/otel"
@@ -48,7 +47,7 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 	if !cfg.access.adminProfiles {
 		memory.RecordNothing()
 	}
-	redis.SetLogger(redisLog{log})
+	RouteRedisLog(log)
 	stdlog.SetFlags(0)
 	stdlog.SetOutput(libraryLog{log})
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("tracing failed in part", "error", err.Error()) }))
