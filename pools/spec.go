@@ -84,6 +84,11 @@ func (s Spec) Validate() error {
 	case s.Connector != "" && !slices.Contains(Connectors(), s.Connector):
 		return fmt.Errorf("server %q: connector %q is not known (known: %s)", s.URL, s.Connector, strings.Join(Connectors(), ", "))
 	}
+	if port := u.Port(); port != "" {
+		if _, err := parsePort(port); err != nil {
+			return fmt.Errorf("server %q: %w", s.URL, err)
+		}
+	}
 	if _, _, err := s.kvHostPort(0); err != nil {
 		return fmt.Errorf("server %q: kv-address: %w", s.URL, err)
 	}
@@ -145,7 +150,7 @@ func (s Spec) kvHostPort(usual int) (host string, port int, err error) {
 func parsePort(text string) (int, error) {
 	port, err := strconv.Atoi(text)
 	if err != nil || port < 1 || port > 65535 {
-		return 0, fmt.Errorf("%q is no port", text)
+		return 0, fmt.Errorf("%q is not a valid port: want 1 to 65535", text)
 	}
 	return port, nil
 }

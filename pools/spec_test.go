@@ -53,13 +53,17 @@ func TestSpec_MistakesAreNamed(t *testing.T) {
 		{func(s *Spec) { s.Events = "tcp://*:5557" }, "name its host"},
 		{func(s *Spec) { s.Events, s.EventBind = "tcp://*:5557", true }, ""},
 		{func(s *Spec) { s.Events, s.EventBind = "tcp://*:*", true }, ""},
-		{func(s *Spec) { s.Events = "tcp://10.0.0.1:*" }, `"*" is no port`},
+		{func(s *Spec) { s.Events = "tcp://10.0.0.1:*" }, `"*" is not a valid port: want 1 to 65535`},
 		{func(s *Spec) { s.Events = "10.0.0.1:5557" }, "want tcp://host:port"},
 		{func(s *Spec) { s.Events = "http://10.0.0.1:5557" }, "want tcp://host:port"},
 		{func(s *Spec) { s.Events = "tcp://:5557" }, "want tcp://host:port"},
 		{func(s *Spec) { s.Events = "tcp://10.0.0.1" }, "want tcp://host:port"},
-		{func(s *Spec) { s.Events = "tcp://10.0.0.1:99999" }, `"99999" is no port`},
+		{func(s *Spec) { s.Events = "tcp://10.0.0.1:99999" }, `"99999" is not a valid port: want 1 to 65535`},
 		{func(s *Spec) { s.Replay = "tcp://*:5558" }, `replay "tcp://*:5558"`},
+		{func(s *Spec) { s.URL = "http://10.0.0.1:65535" }, ""},
+		{func(s *Spec) { s.URL = "http://10.0.0.1" }, ""},
+		{func(s *Spec) { s.URL = "http://10.0.0.1:99999" }, `"99999" is not a valid port`},
+		{func(s *Spec) { s.URL = "http://10.0.0.1:0" }, `"0" is not a valid port`},
 	} {
 		s := spec("http://10.0.0.1:8000", Both)
 		c.change(&s)
