@@ -123,6 +123,9 @@ func readSetting(name string, value ast.Node, cfg *config, known *pflag.FlagSet,
 		known.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 		return fmt.Errorf("unknown setting %q%s; \"tandem serve --help-all\" names them all", name, nearest.Hint(name, names))
 	}
+	if value.Type() == ast.NullType {
+		return fmt.Errorf("%s: has no value; leave the line out for the default", name)
+	}
 	if list, ok := f.Value.(pflag.SliceValue); ok && value.Type() == ast.SequenceType {
 		var items []string
 		if err := yaml.NodeToValue(value, &items, yaml.Strict()); err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/token"
 )
 
 // lineError is what is wrong with one line of the file.
@@ -36,9 +37,17 @@ func yamlError(err error) error {
 	at := fault.GetToken()
 	var wrong *yaml.TypeError
 	if errors.As(err, &wrong) && wrong.DstType != nil {
-		return &lineError{at.Position.Line, fmt.Errorf("%q is not %s", at.Value, wanted(wrong.DstType.Kind().String()))}
+		return &lineError{at.Position.Line, fmt.Errorf("%s%q is not %s", keyBefore(at), at.Value, wanted(wrong.DstType.Kind().String()))}
 	}
 	return &lineError{at.Position.Line, errors.New(fault.GetMessage())}
+}
+
+// keyBefore is the key of a value, as the beginning of a message; "" of an item of a list.
+func keyBefore(value *token.Token) string {
+	if colon := value.Prev; colon != nil && colon.Type == token.MappingValueType && colon.Prev != nil {
+		return colon.Prev.Value + ": "
+	}
+	return ""
 }
 
 // fileLines are the settings of a file that count: the line of each, and its value.
