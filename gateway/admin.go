@@ -91,6 +91,10 @@ func RequireToken(token string, certificates bool, names []string, admin http.Ha
 			if token != "" {
 				w.Header().Add("WWW-Authenticate", `Basic realm="Tandem: any name, the admin token as password"`)
 			}
+			if r.Header.Get("Authorization") != "" && token != "" {
+				http.Error(w, "what was shown is not the admin port's token (Authorization: Bearer TOKEN)", http.StatusUnauthorized)
+				return
+			}
 			http.Error(w, "the admin port asks for a token, Authorization: Bearer TOKEN, or for a client's certificate", http.StatusUnauthorized)
 			return
 		}

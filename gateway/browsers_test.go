@@ -3,6 +3,7 @@ package gateway
 import (
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 )
 
@@ -84,6 +85,9 @@ func TestGuarded_AToken(t *testing.T) {
 		admin.ServeHTTP(got, r)
 		if got.Code != x.want || (got.Header().Get("WWW-Authenticate") != "") != (x.want == 401) {
 			t.Errorf("%s with %q: %d %v, want %d", x.path, x.token, got.Code, got.Header(), x.want)
+		}
+		if wrong := strings.Contains(got.Body.String(), "is not the admin port's token"); wrong != (x.want == 401 && x.token != "") {
+			t.Errorf("%s with %q: %s", x.path, x.token, got.Body)
 		}
 	}
 }

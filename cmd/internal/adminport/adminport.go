@@ -79,6 +79,12 @@ func (p Port) do(ctx context.Context, method, path string) ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read the gateway's answer: %w", err)
+	case resp.StatusCode == http.StatusUnauthorized && token == "":
+		return nil, fmt.Errorf("%s asks for a token: name the file that holds it with --admin-token-file", url)
+	case resp.StatusCode == http.StatusUnauthorized:
+		return nil, fmt.Errorf("%s does not take the token in %s: --admin-token-file must name the file that holds the gateway's", url, p.TokenFile)
+	case resp.StatusCode == http.StatusNotFound && resp.Header.Get("Content-Type") == "application/json":
+		return nil, fmt.Errorf("%s is not the admin port but serves clients: give --admin the address that the gateway has as --admin", url)
 	case resp.StatusCode == http.StatusNotFound:
 		return nil, fmt.Errorf("%w: %s", ErrNotFound, strings.TrimSpace(string(answer)))
 	case resp.StatusCode >= 300:

@@ -304,7 +304,13 @@ func TestAdmin_AsksForItsToken(t *testing.T) {
 		t.Error(err)
 	}
 	writeConfig(t, token, "let-me-inn\n") // the gateway keeps what it was started with
-	if _, err := explain.Fetch(t.Context(), adminport.Port{Address: c.admin, TokenFile: token}, got.header.Get("X-Request-Id")); err == nil {
-		t.Error("a wrong token opens")
+	for port, want := range map[adminport.Port]string{
+		{Address: c.admin, TokenFile: token}: c.admin + " does not take the token in " + token,
+		{Address: c.admin}:                   c.admin + " asks for a token: name the file that holds it with --admin-token-file",
+		{Address: c.base, TokenFile: token}:  c.base + " is not the admin port but serves clients",
+	} {
+		if _, err := explain.Fetch(t.Context(), port, got.header.Get("X-Request-Id")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v", port, err)
+		}
 	}
 }
