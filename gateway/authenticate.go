@@ -10,17 +10,6 @@ import (
 	"github.com/tandem-gateway/tandem/pd"
 )
 
-// header reads the headers of a request, without regard to case. What it returns may alias a
-// buffer of the server.
-type header interface {
-	Get(name string, or ...string) string
-}
-
-// headerSetter sets headers of an answer.
-type headerSetter interface {
-	Set(name, value string)
-}
-
 // Errors of authentication.
 var (
 	errNoKey      = errors.New("the request carries no API key")

@@ -40,6 +40,7 @@ type exchange struct {
 	charge  *access.QuotaCharge // nil until it is admitted
 	start   time.Time
 	conn    *clientConn     // nil: a proxy asks
+	sent    *fields         // nil likewise
 	ctx     context.Context // ends when the client leaves or the exchange is over
 	cancel  context.CancelFunc
 	legs    http1.Interrupt // what ctx is
@@ -58,6 +59,7 @@ type exchange struct {
 // returns is always nil: errors are answered here.
 func (s *Server) handle(c *fiber.Ctx, d *api.Dialect) error {
 	x := s.begin(c, d)
+	defer x.sent.release()
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("panic in a request", "request_id", x.id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -88,8 +90,9 @@ func (s *Server) handle(c *fiber.Ctx, d *api.Dialect) error {
 // begin names the request and opens its span, as a child of the client's if it
 // sent one. The client's baggage and sampling flag are not taken over.
 func (s *Server) begin(c *fiber.Ctx, d *api.Dialect) *exchange {
-	x := s.beginExchange(s.life, c, d)
-	x.conn = c.Context().Conn().(*clientConn)
+	sent := fieldsOf(c)
+	x := s.beginExchange(s.life, sent, d)
+	x.sent, x.conn = sent, c.Context().Conn().(*clientConn)
 	return x
 }
 
@@ -144,7 +147,7 @@ func requestID(h header) string {
 func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	_, span := spans.Start(x.ctx, x.server.tracer, "admit")
 	defer func() { endAdmit(span, err) }()
-	coding, err := x.checkHeader(c)
+	coding, err := x.checkHeader(x.sent)
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +156,7 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 		return nil, err
 	}
 	x.stopClientWatch = watchClient(x.conn, x.clientLeft)
-	if req, err = x.accept(c, body, coding); err == nil && memory != nil && liesIn(req.Body, body) {
+	if req, err = x.accept(x.sent, body, coding); err == nil && memory != nil && liesIn(req.Body, body) {
 		req.Memory = memory
 	}
 	return req, err
@@ -304,7 +307,7 @@ func (x *exchange) relay(c *fiber.Ctx, answer *pd.Answer) {
 func (x *exchange) setCommonHeaders(c *fiber.Ctx, answer *pd.Answer) {
 	nameRequest(c, x.dialect, x.id)
 	x.setRateLimitHeaders(c)
-	if format := c.Get(load.ORCAFormatHeader); format != "" {
+	if format := x.sent.Get(load.ORCAFormatHeader); format != "" {
 		if report := orcaHeader(x.server.LoadReport(time.Now()), format); report != "" {
 			c.Set(load.ORCAHeader, report)
 		}

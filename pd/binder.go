@@ -86,8 +86,8 @@ func (b *Binder) takeTurn(ctx context.Context, r *bindRequest) (bound *binding, 
 	return bound, nil
 }
 
-// awaitTurn waits for the request's turn, counted as one that waits. errBindNow where
-// requests are bound on arrival, and where this one has had its turn or generates nothing.
+// awaitTurn waits for the request's turn. errBindNow where requests are bound on arrival, and where
+// this one has had its turn or generates nothing.
 func (b *Binder) awaitTurn(ctx context.Context, r *bindRequest) (*binding, error) {
 	if b.Late == nil || r.hadTurn() || !r.req.Dialect.Split {
 		return nil, errBindNow
@@ -95,38 +95,58 @@ func (b *Binder) awaitTurn(ctx context.Context, r *bindRequest) (*binding, error
 	r.pieces = b.mayCut(r)
 	start := time.Now()
 	defer func() { r.waited += time.Since(start) }()
-	held, release := b.Queue.CountWaiting(ctx, r.entry)
-	bound, err := b.bindLate(held, r)
-	switch displaced := release(); {
-	case displaced: // if need be at the very moment of its turn
-		if err == nil {
-			bound.undo()
-		}
-		return nil, queue.ErrDisplaced
-	case errors.Is(err, queue.ErrDisplaced):
-		b.Queue.CountDisplaced()
-	}
-	return bound, err
+	return b.bindLate(ctx, r)
 }
 
 // bindLate lets the replica that decides for several say whose turn it is, or our own decider.
 // Where several decide apart, each would think that it alone keeps the servers busy.
 func (b *Binder) bindLate(ctx context.Context, r *bindRequest) (*binding, error) {
 	if b.Leader.Follows() {
-		ctx, cancel := b.Late.limit(r).Context(ctx)
-		defer cancel()
-		return b.follow(ctx, r)
+		return b.whileCounted(ctx, r, func(ctx context.Context) (*binding, error) { return b.follow(ctx, r) })
 	}
 	if b.Fleet.OthersBusy(time.Now()) && !b.Leader.Leads() {
 		return nil, errBindNow
 	}
-	return b.Late.await(ctx, r)
+	w := b.Late.arrive(r)
+	if w.isSettled() { // it has not waited
+		g := <-w.done
+		b.countDisplaced(r, g.err)
+		return g.received()
+	}
+	return b.whileCounted(ctx, r, func(ctx context.Context) (*binding, error) { return b.Late.await(ctx, w) })
+}
+
+// whileCounted waits for a request's servers. Until then the request counts as one that waits, and may
+// be displaced; but not what is left of a prompt, which has begun.
+func (b *Binder) whileCounted(ctx context.Context, r *bindRequest, wait func(context.Context) (*binding, error)) (*binding, error) {
+	if r.begun != nil {
+		return wait(ctx)
+	}
+	held, release := b.Queue.CountWaiting(ctx, r.entry)
+	bound, err := wait(held)
+	if release() { // displaced, if need be at the very moment of its turn
+		if err == nil {
+			bound.undo()
+		}
+		return nil, queue.ErrDisplaced
+	}
+	b.countDisplaced(r, err)
+	return bound, err
+}
+
+// countDisplaced counts a wait that the decider has ended in favour of another request's.
+func (b *Binder) countDisplaced(r *bindRequest, err error) {
+	if r.begun == nil && errors.Is(err, queue.ErrDisplaced) {
+		b.Queue.CountDisplaced()
+	}
 }
 
 // follow lets the replica that decides say when it is the request's turn, and where. Its
 // servers are claimed here: by then something may have changed that only this replica
 // knows.
 func (b *Binder) follow(ctx context.Context, r *bindRequest) (*binding, error) {
+	ctx, cancel := b.Late.limit(r).Context(ctx)
+	defer cancel()
 	turn, taken, err := b.Leader.Bind(ctx, b.remoteRequest(r))
 	switch {
 	case errors.Is(err, leader.ErrNoLeader):

@@ -101,6 +101,9 @@ func (g bindResult) received() (*binding, error) {
 	return g.b, g.err
 }
 
+// isSettled reports whether the wait is over: the result is there, or about to be.
+func (w *waiter) isSettled() bool { return w.state.Load() == isBound }
+
 // The states of a waiter: it leaves the first for one of the others, once.
 const (
 	stillWaits int32 = iota
@@ -117,24 +120,30 @@ func (d *Decider) limit(r *bindRequest) queue.Limit {
 	return queue.LimitedBy(r.req.Deadline, r.arrived.Add(d.maxWait), queue.ErrTimeout)
 }
 
-// await lets a request wait here until it is its turn, and returns its servers, claimed, or
-// until its limit or the context ends. What servers hold of its prompt is looked up before, so that
-// those who wait do not wait for its blocks to be hashed as well.
-func (d *Decider) await(ctx context.Context, r *bindRequest) (*binding, error) {
+// arrive lets a request in, which mostly settles it: nobody waits, and a server is free. What servers
+// hold of its prompt is looked up before, so that those who wait do not wait for its blocks to be
+// hashed as well.
+func (d *Decider) arrive(r *bindRequest) *waiter {
 	d.ch.match(r)
-	limit, w := d.limit(r), &waiter{request: r, done: make(chan bindResult, 1)}
+	w := &waiter{request: r, done: make(chan bindResult, 1)}
 	d.mu.Lock()
 	d.arrivals = append(d.arrivals, w)
 	d.mu.Unlock()
 	if !d.decideAtOnce() {
 		d.wakeUp()
 	}
+	return w
+}
+
+// await returns the servers of a request that has arrived, claimed, when it is its turn, or until its
+// limit or the context ends.
+func (d *Decider) await(ctx context.Context, w *waiter) (*binding, error) {
 	select {
 	case g := <-w.done: // whatever else has happened
 		return g.received()
 	default:
 	}
-	ctx, cancel := limit.Context(ctx)
+	ctx, cancel := d.limit(w.request).Context(ctx)
 	defer cancel()
 	why := context.Canceled
 	select {
@@ -433,8 +442,7 @@ func (q *modelQueue) enter(w *waiter, now time.Time) {
 // admit says which requests give way to a new one, or why it is not let in.
 func (q *modelQueue) admit(w *waiter, now time.Time) (displaced []*order.Ticket, err error) {
 	if !q.supports {
-		q.snapshot.candidates.RenewSupport(&q.support)
-		q.supports = true
+		q.support, q.supports = q.snapshot.candidates.Support(), true
 	}
 	support := &q.support
 	forecast := order.Forecast{Margin: q.d.waitMargin.Bound, Supported: support.Of}

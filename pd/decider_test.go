@@ -192,7 +192,7 @@ func TestDecider_WhoLeavesWaitsNoMore(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		left := make(chan error, 1)
 		go func() {
-			_, err := d.await(ctx, &f.arrives(prompt, time.Now()).bind)
+			_, err := d.await(ctx, d.arrive(&f.arrives(prompt, time.Now()).bind))
 			left <- err
 		}()
 		f.await(t, func() bool {
@@ -536,7 +536,7 @@ func TestDecider_WhatIsHandedOverToWhoLeavesIsGivenBack(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		left := make(chan error, 1)
 		go func() {
-			_, err := d.await(ctx, r)
+			_, err := d.await(ctx, d.arrive(r))
 			left <- err
 		}()
 		synctest.Wait()
@@ -789,7 +789,7 @@ func TestDecider_ARequestDecidesForItselfWhereNobodyWaits(t *testing.T) {
 	f := newTestFleet(t, 1, prompt)
 	d := newTestDecider(f)
 	d.setRuns(true) // as Run has it, which does nothing here
-	b, err := d.await(t.Context(), &f.arrives(prompt, time.Now()).bind)
+	b, err := d.await(t.Context(), d.arrive(&f.arrives(prompt, time.Now()).bind))
 	if err != nil || b == nil {
 		t.Fatalf("%v, %v", b, err)
 	}
@@ -833,7 +833,7 @@ func TestDecider_WorkThatEndsLetsWaitingRequestsGo(t *testing.T) {
 		}
 		bound := make(chan time.Time, 1)
 		running.Go(func() {
-			b, err := d.await(ctx, &f.arrives(prompt, time.Now()).bind)
+			b, err := d.await(ctx, d.arrive(&f.arrives(prompt, time.Now()).bind))
 			if err != nil {
 				t.Error(err)
 				return

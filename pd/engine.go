@@ -16,6 +16,9 @@ import (
 	"github.com/tandem-gateway/tandem/pools/load"
 )
 
+// post is what legs have in common.
+var post = &http.Request{Method: http.MethodPost}
+
 // send posts one leg and returns when the engine's headers are there. The
 // transport is used bare: no redirect is followed, nothing is sent twice. memory is what the leg is a part of, which is
 // held until it was sent; nil: that does not matter.
@@ -29,10 +32,9 @@ func send(ctx context.Context, transport http.RoundTripper, server *pools.Server
 		memory.Hold()
 		body.WhenUnread(memory.Release)
 	}
-	req := (&http.Request{
-		Method: http.MethodPost, URL: to, Host: to.Host, Header: legHeader(header, part.Header, server.Rank, attempt),
-		Body: body, ContentLength: int64(part.Body.Len()),
-	}).WithContext(ctx)
+	req := post.WithContext(ctx) // a copy
+	req.URL, req.Host, req.Header = to, to.Host, legHeader(header, part.Header, server.Rank, attempt)
+	req.Body, req.ContentLength = body, int64(part.Body.Len())
 	propagation.TraceContext{}.Inject(ctx, traceCarrier{propagation.HeaderCarrier(req.Header)})
 	resp, err := transport.RoundTrip(req)
 	if err == nil {

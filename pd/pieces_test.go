@@ -69,7 +69,7 @@ func (f *engineFleet) bindInPieces(prompt, certain int, pieces cost.Pieces) (*re
 	f.t.Helper()
 	st := f.longRequest(prompt, certain)
 	st.bind.pieces = pieces
-	b, err := f.Binder.Late.await(f.t.Context(), &st.bind)
+	b, err := f.Binder.Late.await(f.t.Context(), f.Binder.Late.arrive(&st.bind))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func TestPrefillPieces_NoCutHidesATransferThatNobodyWaitsFor(t *testing.T) {
 	}{{true, time.Minute, false}, {true, time.Millisecond, true}, {true, 0, true}, {false, time.Minute, true}} {
 		st := f.longRequest(20_009, 20_009) // no whole number of blocks: prefill may say the first token
 		st.bind.pieces, st.bind.firstFromPrefill, st.bind.req.ITL = cost.Pieces(time.Hour), c.fromPrefill, c.itl
-		b, err := f.Binder.Late.await(t.Context(), &st.bind)
+		b, err := f.Binder.Late.await(t.Context(), f.Binder.Late.arrive(&st.bind))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -84,7 +84,7 @@ func (o remoteRequests) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*l
 	if own.certain > 0 {
 		own.pieces = o.d.ch.Config.Pieces
 	}
-	b, err := o.d.await(ctx, own)
+	b, err := o.d.await(ctx, o.d.arrive(own))
 	if errors.Is(err, queue.ErrTimeout) || errors.Is(err, queue.ErrDeadline) {
 		return nil, leader.ErrTimeout
 	}

@@ -1,7 +1,6 @@
 package pools
 
 import (
-	"maps"
 	"math"
 	"testing"
 	"testing/synctest"
@@ -181,8 +180,10 @@ func TestEndLocalWhole_ShowsWhatAPromptTakesAtLeast(t *testing.T) {
 			before := s.PrefillCurve()
 			l.EndLocalWhole(100, 0, tokens)
 			l.Release()
-			shown := curve.NewSupport(maps.All(map[*curve.Evidence]float64{s.Evidence(): 0}))
-			if got := shown.Seconds(10); math.Abs(got-want) > 1e-9 || shown.None() != (want == 0) {
+			var shown curve.Shown
+			shown.Add(s.Evidence(), 0)
+			support := shown.Support()
+			if got := support.Seconds(10); math.Abs(got-want) > 1e-9 || support.None() != (want == 0) {
 				t.Errorf("an answer of %d tokens supports %v s of 10, want %v", tokens, got, want)
 			}
 			if s.PrefillCurve() != before || s.InFlight(Prefill, time.Now()).Requests != 0 {

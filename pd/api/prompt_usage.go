@@ -3,7 +3,6 @@ package api
 import (
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/tidwall/gjson"
 )
@@ -61,7 +60,7 @@ func withoutCache(usage Body, d *Dialect) Body {
 
 // withoutOwn returns a usage in which so many tokens fewer were cached, where it says that any were.
 func withoutOwn(usage Body, d *Dialect, own int) Body {
-	was := count(gjson.GetBytes(usage.Bytes(), strings.Join(d.cached, ".")))
+	was := count(at(gjson.ParseBytes(usage.Bytes()), d.cached))
 	if !was.Known {
 		return usage
 	}

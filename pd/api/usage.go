@@ -2,7 +2,6 @@ package api
 
 import (
 	"bytes"
-	"strings"
 
 	"github.com/tidwall/gjson"
 )
@@ -49,11 +48,19 @@ func (d *Dialect) usageOf(u gjson.Result) (Usage, bool) {
 	if !u.Exists() {
 		return Usage{}, false
 	}
-	usage := Usage{Prompt: count(u.Get(d.prompt)), Output: count(u.Get(d.output)), Cached: count(u.Get(strings.Join(d.cached, ".")))}
+	usage := Usage{Prompt: count(u.Get(d.prompt)), Output: count(u.Get(d.output)), Cached: count(at(u, d.cached))}
 	if d.cacheApart && usage.Prompt.Known {
-		usage.Prompt.Tokens += usage.Cached.Tokens + count(u.Get(strings.Join(d.created, "."))).Tokens
+		usage.Prompt.Tokens += usage.Cached.Tokens + count(at(u, d.created)).Tokens
 	}
 	return usage, true
+}
+
+// at is what stands at a path.
+func at(value gjson.Result, path []string) gjson.Result {
+	for _, name := range path {
+		value = value.Get(name)
+	}
+	return value
 }
 
 // FindUsage returns the usage object in a body or event, one that does not exist if there

@@ -120,6 +120,9 @@ func (v Value) Member(key string) Value { return v.memberOf(nil, key) }
 
 // memberOf is Member of a value in a body of which the long values are known.
 func (v Value) memberOf(long Long, key string) Value {
+	if !v.IsObject() {
+		return nil
+	}
 	for m, err := range long.Members(v) {
 		if err == nil && string(m.Key) == key {
 			return m.Value

@@ -133,23 +133,16 @@ func IndexOf(servers []Candidate, id string) int {
 }
 
 // Support is what the servers have shown of how well prefills are predicted on them.
-func (f *Candidates) Support() *curve.Support {
-	s := new(curve.Support)
-	f.RenewSupport(s)
-	return s
-}
-
-// RenewSupport makes it what Support returns.
-func (f *Candidates) RenewSupport(s *curve.Support) {
-	s.Renew(func(yield func(*curve.Evidence, float64) bool) {
-		for _, servers := range [][]Candidate{f.Prefill, f.Decode} {
-			for i := range servers {
-				if c := &servers[i]; c.Evidence != nil && !yield(c.Evidence, c.PrefillKnown) {
-					return
-				}
+func (f *Candidates) Support() curve.Support {
+	var shown curve.Shown
+	for _, servers := range [...][]Candidate{f.Prefill, f.Decode} {
+		for i := range servers {
+			if c := &servers[i]; c.Evidence != nil {
+				shown.Add(c.Evidence, c.PrefillKnown)
 			}
 		}
-	})
+	}
+	return shown.Support()
 }
 
 // Supported is so much of a predicted time to the first token of an alternative as its servers'

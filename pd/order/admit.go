@@ -46,7 +46,7 @@ func (f *Forecast) supportedWork(t *Ticket) float64 {
 func (o *Order) Admit(t *Ticket, s *Servers, f Forecast) (hold time.Duration, gaveWay []*Ticket, ok bool) {
 	o.Add(t, s.Links)
 	all := func(seconds float64, _ int) float64 { return seconds }
-	predicted, supported := o.newBacklog(s, all), o.newBacklog(s, f.supported)
+	predicted, supported := o.renewBacklog(&o.predicted, s, all), o.renewBacklog(&o.supported, s, f.supported)
 	inAll, before, kv, behind := 0.0, 0.0, 0, false // work of which is supported: before
 	newcomer, own, firstLatest := newcomer{Ticket: t}, f.supportedWork(t), time.Duration(math.MaxInt64)
 	for q, w := range o.served {
@@ -233,8 +233,9 @@ type backlog struct {
 	kvFreed float64   // and those that come free in a second; 0: there is room for all
 }
 
-func (o *Order) newBacklog(s *Servers, supported func(seconds float64, works int) float64) *backlog {
-	b := &backlog{pace: o.rate.ratio(), ahead: make([]float64, 0, len(s.Prefill)), filling: make([]float64, 0, len(s.Prefill))}
+// renewBacklog makes a backlog of what is supported of the work ahead.
+func (o *Order) renewBacklog(b *backlog, s *Servers, supported func(seconds float64, works int) float64) *backlog {
+	*b = backlog{pace: o.rate.ratio(), ahead: b.ahead[:0], filling: b.filling[:0]}
 	for seconds, works := range s.eachWorkAhead {
 		b.ahead = append(b.ahead, supported(seconds, works))
 	}

@@ -38,6 +38,8 @@ type Order struct {
 
 	surveyed time.Duration // when Next or Serve last looked at all that wait
 
+	predicted, supported backlog // scratch of Admit
+
 	waitingPerServer float64     // scratch of Next: other requests that wait for prefill, for each prefill server
 	free             []int       // scratch of Next: prefill servers about to be free
 	busy             []int       // scratch of Next: those that are not

@@ -63,7 +63,7 @@ type Entry struct {
 	bytes  int64
 	Waited time.Duration // in the queue, once it is past it
 
-	gone      chan struct{} // closed once it waits no more, by whatever way
+	gone      chan struct{} // closed once it waits no more, by whatever way; nil: it has not waited
 	displaced bool
 	inFlight  bool
 	giveUp    func() // while it is held: ends its wait for servers, when it is displaced
@@ -78,7 +78,11 @@ func New(cfg Config) *Queue { return &Queue{cfg: cfg} }
 func (q *Queue) Enter(ctx context.Context, req Request) (*Entry, error) {
 	now := time.Now()
 	limit := LimitedBy(req.Deadline, now.Add(q.cfg.MaxWait), ErrTimeout)
-	p := &Entry{Model: req.Model, class: req.Class, tenant: req.Tenant, bytes: int64(req.Bytes), gone: make(chan struct{})}
+	p := &Entry{Model: req.Model, class: req.Class, tenant: req.Tenant, bytes: int64(req.Bytes)}
+	if q.admitAtOnce(p) {
+		return p, nil
+	}
+	p.gone = make(chan struct{})
 	if wait, ok := q.join(p, limit.Until.Sub(now), now); !ok {
 		if wait > 0 {
 			return nil, limit.Late
@@ -95,7 +99,20 @@ func (q *Queue) Enter(ctx context.Context, req Request) (*Entry, error) {
 	return p, nil
 }
 
-// await waits until an entry is past the queue, which it mostly is at once, or gives its place up.
+// admitAtOnce lets an entry go on if it need not wait: most need not, and nothing is made for a wait.
+func (q *Queue) admitAtOnce(p *Entry) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.inFlight >= q.cfg.MaxInFlight || q.waiting.size > 0 || q.fullLocked(p) {
+		return false
+	}
+	q.bytes += p.bytes
+	q.inFlight++
+	p.inFlight = true
+	return true
+}
+
+// await waits until an entry is past the queue, or gives its place up.
 func (q *Queue) await(ctx context.Context, p *Entry, limit Limit) error {
 	select {
 	case <-p.gone:

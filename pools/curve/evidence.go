@@ -1,7 +1,6 @@
 package curve
 
 import (
-	"iter"
 	"math"
 	"sync"
 )
@@ -73,38 +72,37 @@ type Support struct {
 	share [timeClasses]float64 // of them
 }
 
-// NewSupport returns what servers support, of which shown has what they have shown, and how much of their
-// curves they have shown lately.
-func NewSupport(shown iter.Seq2[*Evidence, float64]) *Support {
-	s := new(Support)
-	s.Renew(shown)
-	return s
+// Shown is what servers have shown together.
+type Shown struct {
+	byTime                  [timeClasses]tally
+	own, measured, reported bool
 }
 
-// Renew makes it what NewSupport returns.
-func (s *Support) Renew(shown iter.Seq2[*Evidence, float64]) {
-	var all [timeClasses]tally
-	own, measured, reported := false, false, false
-	for e, confidence := range shown {
-		measured, reported = measured || e.Measured, reported || confidence > 0
-		e.mu.Lock()
-		for i, t := range e.byTime {
-			all[i].predicted += t.predicted
-			all[i].served += t.served
-			own = own || t.predicted > 0
-		}
-		e.mu.Unlock()
+// Add adds what one server has shown, and how much of its curve it has shown lately.
+func (a *Shown) Add(e *Evidence, confidence float64) {
+	a.measured, a.reported = a.measured || e.Measured, a.reported || confidence > 0
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i, t := range e.byTime {
+		a.byTime[i].predicted += t.predicted
+		a.byTime[i].served += t.served
+		a.own = a.own || t.predicted > 0
 	}
-	*s = Support{none: !own && !measured && !reported}
+}
+
+// Support is what servers support that have shown so much.
+func (a *Shown) Support() (s Support) {
+	s.none = !a.own && !a.measured && !a.reported
 	for class := range s.limit {
 		switch {
 		case s.none:
-		case !own, measured && all[class].predicted == 0: // other replicas know, or it is known from before
+		case !a.own, a.measured && a.byTime[class].predicted == 0: // other replicas know, or it is known from before
 			s.limit[class], s.share[class] = math.Inf(1), 1
 		default:
-			s.fill(class, &all)
+			s.fill(class, &a.byTime)
 		}
 	}
+	return s
 }
 
 // fill works out a class from what was measured: of the class itself, else of the nearest that is

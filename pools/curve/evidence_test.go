@@ -1,7 +1,6 @@
 package curve
 
 import (
-	"maps"
 	"math"
 	"testing"
 	"time"
@@ -15,23 +14,27 @@ type shownWorks struct {
 
 // support is what servers support that have shown some works each.
 func support(confidence float64, servers ...[]shownWorks) *Support {
-	return NewSupport(func(yield func(*Evidence, float64) bool) {
-		for _, shown := range servers {
-			var e Evidence
-			for _, w := range shown {
-				for range w.n {
-					e.Observe(Completion{Work: Work{Estimate: w.predicted}, Served: w.served, Alone: true})
-				}
-			}
-			if !yield(&e, confidence) {
-				return
+	var all Shown
+	for _, shown := range servers {
+		var e Evidence
+		for _, w := range shown {
+			for range w.n {
+				e.Observe(Completion{Work: Work{Estimate: w.predicted}, Served: w.served, Alone: true})
 			}
 		}
-	})
+		all.Add(&e, confidence)
+	}
+	s := all.Support()
+	return &s
 }
 
 // supportOf is what one server supports of which no replica has reported anything.
-func supportOf(e *Evidence) *Support { return NewSupport(maps.All(map[*Evidence]float64{e: 0})) }
+func supportOf(e *Evidence) *Support {
+	var shown Shown
+	shown.Add(e, 0)
+	s := shown.Support()
+	return &s
+}
 
 func TestSupport_Seconds(t *testing.T) {
 	const ms = time.Millisecond

@@ -1,0 +1,39 @@
+package gateway
+
+import (
+	"testing"
+
+	"github.com/gofiber/fiber/v2"
+	"github.com/valyala/fasthttp"
+)
+
+// The fields of a head are found as Fiber finds them, whatever their case and however often they are
+// there, and nothing of them is kept for the next request.
+func TestFields_AreThoseThatFiberFinds(t *testing.T) {
+	app := fiber.New()
+	for _, sent := range [][2]string{
+		{"authorization", "Bearer sk-a"}, {"AUTHORIZATION", "Bearer sk-b"}, {"x-api-key", "k"}, {"session_id", "s"}, {"Content-Encoding", "gzip"},
+		{"Content-Type", "application/json"}, {"User-Agent", "agent"}, {"traceparent", ""}, {"endpoint-load-metrics-format", "JSON"}, {"x-request-id", "1"},
+	} {
+		c := app.AcquireCtx(&fasthttp.RequestCtx{})
+		c.Request().Header.Set("Host", "h")
+		c.Request().Header.Add(sent[0], sent[1])
+		c.Request().Header.Add(sent[0], "another")
+		f := fieldsOf(c)
+		for _, name := range []string{
+			"Authorization", "X-Api-Key", "Session_id", "Session-Id", "Content-Encoding", "Content-Type", "User-Agent", "Traceparent", "Endpoint-Load-Metrics-Format", "x-request-id",
+		} {
+			if got, want := f.Get(name), c.Get(name); got != want {
+				t.Errorf("%v: %s is %q, Fiber has %q", sent, name, got, want)
+			}
+		}
+		all := (*f)[:cap(*f)]
+		f.release()
+		for _, kept := range all {
+			if kept != (field{}) {
+				t.Errorf("%v is kept", kept)
+			}
+		}
+		app.ReleaseCtx(c)
+	}
+}
