@@ -124,20 +124,28 @@ func (c *conn) handshake(ctx context.Context, cfg *tls.Config, host string, trac
 	return err
 }
 
-// abort closes the connection, whoever reads or writes it. The server hears of it at once: a descriptor that is
-// closed while a goroutine waits for it lasts until that one has run, which takes milliseconds on a busy machine.
+// abort closes the connection, whoever reads or writes it, and waits until they do not any more.
 func (c *conn) abort() {
+	if open := c.hangUp(); open != nil {
+		_ = open.Close()
+	}
+}
+
+// hangUp has the server hear at once that nothing more is wanted, and waits for nobody: a descriptor that is closed
+// while a goroutine waits for it lasts until that one has run, which takes milliseconds on a busy machine. It returns
+// what is still to be closed, nil where who follows the connection does it.
+func (c *conn) hangUp() (open net.Conn) {
 	c.aborted.Store(true)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.taken != nil {
 		c.taken.Shutdown()
-		return
+		return nil
 	}
 	if half, is := c.socket.(interface{ CloseWrite() error }); is {
 		_ = half.CloseWrite() // it may be closed already
 	}
-	_ = c.socket.Close()
+	return c.socket
 }
 
 // close closes the connection, which nobody else uses.

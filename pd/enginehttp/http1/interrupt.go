@@ -8,7 +8,7 @@ import (
 
 // Interrupt is a context whose requests can be ended at once; it must not be copied. Who cancels a context has a
 // goroutine begin for each request with it (context.AfterFunc), which on a busy machine waits for its turn: at the
-// 90th percentile 10 ms. End closes their connections itself.
+// 90th percentile 10 ms. End lets their servers know itself.
 type Interrupt struct {
 	context.Context
 
@@ -33,8 +33,9 @@ func (i *Interrupt) Value(key any) any {
 	return i.Context.Value(key)
 }
 
-// End closes the connections of all requests whose contexts have ended: it comes behind the cancellation. Others
-// were made of the context, and go on without it (context.WithoutCancel).
+// End ends all requests whose contexts have ended: it comes behind the cancellation. Others were made of the context,
+// and go on without it (context.WithoutCancel). It may be called by who has other streams to relay, and waits for no
+// reader: that goroutine closes the connection.
 func (i *Interrupt) End() {
 	i.mu.Lock()
 	var ended []leg
@@ -47,11 +48,11 @@ func (i *Interrupt) End() {
 	})
 	i.mu.Unlock()
 	for _, l := range ended {
-		l.c.abort()
+		l.c.hangUp()
 	}
 }
 
-// add has End close the connection of a request until it is removed.
+// add has End hang up the connection of a request until it is removed.
 func (i *Interrupt) add(l leg) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"testing"
+	"time"
 )
 
 // cancelled is a context that has ended, of which nobody was told.
@@ -15,7 +16,7 @@ type cancelled struct{ context.Context }
 
 func (cancelled) Err() error { return context.Canceled }
 
-// End itself closes the connection of a request whose context has ended, and that connection is not kept. One whose
+// End itself ends the connection of a request whose context has ended, and that connection is not kept. One whose
 // context goes on is left alone, and so is one that was given back.
 func TestInterrupt_EndsWhatIsOver(t *testing.T) {
 	i := &Interrupt{Context: t.Context()}
@@ -80,4 +81,50 @@ func TestInterrupt_TheErrorIsTheContexts(t *testing.T) {
 	if _, err := resp.Body.Read(make([]byte, 1)); !errors.Is(err, errLeft) {
 		t.Error(err)
 	}
+}
+
+// lingering is a connection that is closed only once its reader lets go of it.
+type lingering struct {
+	net.Conn
+	letGo, closed, hungUp chan struct{}
+}
+
+func (l lingering) CloseWrite() error {
+	l.hungUp <- struct{}{}
+	return nil
+}
+
+func (l lingering) Close() error {
+	<-l.letGo
+	close(l.closed)
+	return l.Conn.Close()
+}
+
+// End lets the server know, and does not wait until the connection is closed, nor for who closes it.
+func TestInterrupt_EndWaitsForNoReader(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer func() { _ = theirs.Close() }()
+	l := lingering{ours, make(chan struct{}), make(chan struct{}), make(chan struct{}, 2)}
+	c := &conn{Conn: l, socket: l}
+	c.abortFunc = c.abort
+	root, leave := context.WithCancel(t.Context())
+	i := &Interrupt{Context: root}
+	stop := afterCancel(i, c)
+	leave()
+	ended := make(chan struct{})
+	go func() {
+		i.End()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		if len(l.hungUp) == 0 {
+			t.Error("the server does not know")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it waits for the reader")
+	}
+	stop()
+	close(l.letGo)
+	<-l.closed
 }
