@@ -129,7 +129,7 @@ func costOf(t *testing.T, raw []byte, most time.Duration, run func()) (took time
 	return took, allocated
 }
 
-func cpuTime(t *testing.T) time.Duration {
+func cpuTime(t testing.TB) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
 		t.Fatal(err)

@@ -38,12 +38,12 @@ type roundTripper func(*http.Request) (*http.Response, error)
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // healthy is the address of a server that answers probes.
-func healthy(t *testing.T) string {
+func healthy(t testing.TB) string {
 	return listing(t, `{"data":[{"id":"m"}]}`)
 }
 
 // listing is the address of a server that answers probes, with this list of models.
-func listing(t *testing.T, models string) string {
+func listing(t testing.TB, models string) string {
 	probes := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/models" {
 			_, _ = fmt.Fprint(w, models)
@@ -88,7 +88,7 @@ type shape struct {
 
 // usual is the shape of a gateway with these keys, open without any. Each is what the file of
 // keys has after its hash and its tenant, which is named like the key.
-func usual(t *testing.T, keys ...string) shape {
+func usual(t testing.TB, keys ...string) shape {
 	t.Helper()
 	of := shape{access: access.New(access.DefaultConfig(), nil), pools: pools.Default(), cost: cost.Default()}
 	of.pools.ProbeInterval = time.Hour // once they are up they are up
@@ -114,7 +114,7 @@ func usual(t *testing.T, keys ...string) shape {
 
 // running is a gateway that serves.
 type running struct {
-	t        *testing.T
+	t        testing.TB
 	base     string
 	server   *Server
 	pd       *pd.Orchestrator
@@ -125,7 +125,7 @@ type running struct {
 }
 
 // run runs a gateway of a shape.
-func run(t *testing.T, of shape, legs roundTripper, specs ...pools.Spec) *running {
+func run(t testing.TB, of shape, legs roundTripper, specs ...pools.Spec) *running {
 	t.Helper()
 	var log *slog.Logger
 	if of.log == nil {
@@ -327,7 +327,7 @@ func complete() *engines { return &engines{answer: response(200, "application/js
 func stream() *engines { return &engines{answer: response(200, "text/event-stream", streamed)} }
 
 // eventually waits for what becomes true behind an answer's last byte.
-func eventually(t *testing.T, what string, holds func() bool) {
+func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -105,15 +105,20 @@ func whole(ctx context.Context, address string, workers, size, tokens int, t *ta
 	})
 }
 
-// pace judges how punctually the events of a stream come that are sent one each gap.
+// pace judges how punctually the events of a stream come that are sent one each gap. The beginning of a stream keeps
+// no pace: a token of prefill's is there before decode's first one, and would make all that follow late.
 type pace struct {
 	gap    time.Duration
-	events int
+	from   time.Time // events before that are not judged
+	events int       // that were
 	first  time.Time // when the first one came, had it been no later than the least late one so far
 }
 
 // late is how much later the next event comes than the least late one would have come in its place.
 func (p *pace) late(at time.Time) time.Duration {
+	if at.Before(p.from) {
+		return 0
+	}
 	first := at.Add(-p.gap * time.Duration(p.events))
 	if p.events == 0 || first.Before(p.first) {
 		p.first = first
@@ -133,7 +138,7 @@ func streams(ctx context.Context, address string, workers, size, tokens int, gap
 		if err != nil {
 			return err
 		}
-		paced := pace{gap: gap}
+		paced := pace{gap: gap, from: t.timed}
 		for {
 			more, err := s.next()
 			if err != nil {
