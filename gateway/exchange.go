@@ -28,7 +28,7 @@ import (
 )
 
 // exchange is one request and its answer, from the gateway's side. Nothing in it
-// aliases Fiber's buffers.
+// aliases Fiber's buffers, but for sent.
 type exchange struct {
 	server  *Server
 	dialect *api.Dialect
@@ -40,7 +40,7 @@ type exchange struct {
 	charge  *access.QuotaCharge // nil until it is admitted
 	start   time.Time
 	conn    *clientConn     // nil: a proxy asks
-	sent    *fields         // nil likewise
+	sent    *fields         // nil likewise, and once the handler has ended
 	ctx     context.Context // ends when the client leaves or the exchange is over
 	cancel  context.CancelFunc
 	legs    http1.Interrupt // what ctx is
@@ -59,7 +59,10 @@ type exchange struct {
 // returns is always nil: errors are answered here.
 func (s *Server) handle(c *fiber.Ctx, d *api.Dialect) error {
 	x := s.begin(c, d)
-	defer x.sent.release()
+	defer func() {
+		x.sent.release()
+		x.sent = nil
+	}()
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("panic in a request", "request_id", x.id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))

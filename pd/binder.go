@@ -108,7 +108,7 @@ func (b *Binder) bindLate(ctx context.Context, r *bindRequest) (*binding, error)
 		return nil, errBindNow
 	}
 	w := b.Late.arrive(r)
-	if w.isSettled() { // it has not waited
+	if w.isSettled() { // it has not waited, or for a moment
 		g := <-w.done
 		b.countDisplaced(r, g.err)
 		return g.received()

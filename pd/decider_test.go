@@ -813,6 +813,23 @@ func TestDecider_ARequestDecidesForItselfWhereNobodyWaits(t *testing.T) {
 	}
 }
 
+// A request that is bound at once has no part in the queue of those that wait for servers: nothing is made for it
+// there, and nobody displaces it.
+func TestBinder_WhatIsBoundAtOnceIsNotCountedAsWaiting(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newTestFleet(t, 1, prompt)
+	late := *f.Binder
+	late.Late = newTestDecider(f)
+	late.Late.setRuns(true) // as Run has it, which does nothing here
+	r := &f.arrives(prompt, time.Now()).bind
+	r.entry = nil // to be counted it would have to have one
+	b, err := late.Bind(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.release()
+}
+
 // What ends wakes Run while a request waits for it.
 func TestDecider_WorkThatEndsLetsWaitingRequestsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	sharedUpDesc     = prometheus.NewDesc("tandem_kv_shared", "1 while what is known of KV can be kept in Redis, else 0 (degraded: routing goes on from memory); 0 also until Redis has answered first.", nil, nil)
+	sharedUpDesc     = prometheus.NewDesc("tandem_kv_shared", "1 while what is known of KV can be kept in Redis, else 0 (degraded: routing goes on from memory); 0 also until Redis has first answered. Without sources of KV events only reading is tried.", nil, nil)
 	receivingDesc    = prometheus.NewDesc("tandem_kv_receiving", "1 for each engine in connect mode whose events this replica receives for all.", []string{"server", "rank"}, nil)
 	sharedEventsDesc = prometheus.NewDesc("tandem_kv_snapshots_total", "Snapshots of sources: restored from Redis, written to it, and calls of Redis that failed.", []string{"what"}, nil)
 )

@@ -96,7 +96,7 @@ func (sh *Shared) Restore(ctx context.Context, s *kvstate.Source) bool {
 	}
 	switch {
 	case errors.Is(err, redis.Nil):
-		sh.recordRedisState(nil)
+		sh.answered.Store(true)
 		return false
 	case unanswered(err):
 		sh.recordRedisState(err)
@@ -106,7 +106,7 @@ func (sh *Shared) Restore(ctx context.Context, s *kvstate.Source) bool {
 		sh.log.Warn("a KV snapshot cannot be used", "source", s.ID().String(), "error", err.Error())
 		return false
 	}
-	sh.recordRedisState(nil)
+	sh.answered.Store(true)
 	sh.restored.Add(1)
 	return true
 }

@@ -174,12 +174,13 @@ func (f *Follower) logFollowed(leader election.Record) {
 	f.log.Info("following the leader", "replica", leader.Replica, "epoch", leader.Epoch)
 }
 
-// logLost says that a leader is not followed, where it has not been for as long as an election takes.
+// logLost says that no leader is followed, where none has been for as long as an election takes: not the one that was,
+// nor the one that does not answer now.
 func (f *Follower) logLost(leader election.Record, err error) {
 	f.log.Debug("the leader does not answer", "replica", leader.Replica, "error", err)
-	if leader == f.logged && time.Since(f.lost) >= recordLife {
+	if f.logged != (election.Record{}) && time.Since(f.lost) >= recordLife {
+		f.log.Info("the leader is not followed any more", "replica", f.logged.Replica, "epoch", f.logged.Epoch, "leader", leader.Replica, "error", err)
 		f.logged = election.Record{}
-		f.log.Info("the leader is not followed any more", "replica", leader.Replica, "epoch", leader.Epoch, "error", err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,6 +80,8 @@ func (p Port) do(ctx context.Context, method, path string) ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read the gateway's answer: %w", err)
+	case resp.StatusCode == http.StatusUnauthorized && !asksForToken(resp): // but for a certificate
+		return nil, fmt.Errorf("the gateway answered %s: %s", resp.Status, strings.TrimSpace(string(answer)))
 	case resp.StatusCode == http.StatusUnauthorized && token == "":
 		return nil, fmt.Errorf("%s asks for a token: name the file that holds it with --admin-token-file", url)
 	case resp.StatusCode == http.StatusUnauthorized:
@@ -91,4 +94,9 @@ func (p Port) do(ctx context.Context, method, path string) ([]byte, error) {
 		return nil, fmt.Errorf("the gateway answered %s: %s", resp.Status, strings.TrimSpace(string(answer)))
 	}
 	return answer, nil
+}
+
+// asksForToken reports whether a port that refuses would take a token.
+func asksForToken(refused *http.Response) bool {
+	return slices.ContainsFunc(refused.Header.Values("Www-Authenticate"), func(way string) bool { return strings.HasPrefix(way, "Basic") })
 }

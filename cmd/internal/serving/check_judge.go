@@ -15,7 +15,7 @@ import (
 // servers unserved, or do what the configuration asks for in vain.
 func judge(cfg *config, answers []checkedServer) (faults []error, warnings []string) {
 	var up []*pools.Server
-	var models []pools.Model
+	var models, published []pools.Model // the latter of servers that publish KV events
 	for i := range answers {
 		a := &answers[i]
 		if a.events != nil {
@@ -28,9 +28,12 @@ func judge(cfg *config, answers []checkedServer) (faults []error, warnings []str
 		}
 		up = append(up, a.probed.Server)
 		models = append(models, a.probed.Health().Models...)
+		if a.probed.Published().Events != "" {
+			published = append(published, a.probed.Health().Models...)
+		}
 	}
 	warnings = append(warnings, sharedEventAddresses(up)...)
-	wrong, unused := cfg.kv.checkTokenizers(models)
+	wrong, unused := cfg.kv.checkTokenizers(published)
 	faults, warnings = append(faults, wrong...), append(warnings, unused...)
 	if len(up) < len(answers) {
 		return faults, warnings // what the others lack, these may have

@@ -156,7 +156,7 @@ func TestCheck_ReadsTokenizersAndTemplates(t *testing.T) {
 		return path
 	}
 	good, template := write("tokenizer.json", byteTokenizer(t)), write("template.jinja", "{{ messages }}")
-	up := startTestEngine(t, engine.RoleBoth, nil)
+	up, silent := startTestEngine(t, engine.RoleBoth, publishing), startTestEngine(t, engine.RoleBoth, nil)
 	for _, x := range []struct {
 		name                string
 		tokenizer, template string
@@ -171,7 +171,7 @@ func TestCheck_ReadsTokenizersAndTemplates(t *testing.T) {
 		{"another mode", good, "", "engine", "", "WARN model test-model: its tokenizer and chat-template are not used, as tokens is engine for it: set tokens to test-model=tokenizer"},
 	} {
 		fault, printed := checked(t, func(cfg *config) {
-			cfg.servers[2].add(serverEntry{URL: up.URL()})
+			cfg.servers[2].add(serverEntry{URL: up.URL(), Events: local(up.State().EventsEndpoints[0])})
 			cfg.kv.modes = []string{x.tokens}
 			if x.tokenizer != "" {
 				cfg.kv.tokenizers = []string{testModel + "=" + x.tokenizer}
@@ -183,6 +183,13 @@ func TestCheck_ReadsTokenizersAndTemplates(t *testing.T) {
 		if (fault == "") != (x.fault == "") || !strings.Contains(fault, x.fault) || !strings.Contains(printed, x.printed) || strings.Contains(printed, "WARN") != (x.printed != "") {
 			t.Errorf("%s: %q\n%s", x.name, fault, printed)
 		}
+	}
+	fault, printed := checked(t, func(cfg *config) {
+		cfg.servers[2].add(serverEntry{URL: silent.URL()})
+		cfg.kv.modes = []string{"tokenizer"}
+	})
+	if fault != "" {
+		t.Errorf("a model without KV events needs no tokenizer: %q\n%s", fault, printed)
 	}
 }
 

@@ -119,11 +119,11 @@ func (c *localityConfig) tokensOf(model string) tokens.Config {
 	return cfg
 }
 
-// checkTokenizers reads the tokenizers and chat templates of models that are served or named, which serve reads when
-// the first request for the model comes, and warns of those that it never reads.
-func (c *localityConfig) checkTokenizers(served []pools.Model) (faults []error, warnings []string) {
+// checkTokenizers reads the tokenizers and chat templates of models whose servers publish KV events, which serve reads
+// when the first request for the model comes, and those that are named. It warns of files that no mode uses.
+func (c *localityConfig) checkTokenizers(published []pools.Model) (faults []error, warnings []string) {
 	models := make(map[string]bool)
-	for _, m := range served {
+	for _, m := range published {
 		if m.Parent == "" {
 			models[m.ID] = true
 		}

@@ -107,10 +107,8 @@ func TestInterrupt_EndWaitsForNoReader(t *testing.T) {
 	l := lingering{ours, make(chan struct{}), make(chan struct{}), make(chan struct{}, 2)}
 	c := &conn{Conn: l, socket: l}
 	c.abortFunc = c.abort
-	root, leave := context.WithCancel(t.Context())
-	i := &Interrupt{Context: root}
-	stop := afterCancel(i, c)
-	leave()
+	i := &Interrupt{Context: t.Context()}
+	stop := afterCancel(cancelled{i}, c)
 	ended := make(chan struct{})
 	go func() {
 		i.End()
@@ -124,7 +122,10 @@ func TestInterrupt_EndWaitsForNoReader(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("it waits for the reader")
 	}
-	stop()
+	if stop() {
+		t.Error("the connection is kept")
+	}
 	close(l.letGo)
+	c.abort()
 	<-l.closed
 }
