@@ -250,10 +250,7 @@ func TestShared_OneReplicaWritesForAll(t *testing.T) {
 // times; one that could not be written is tried again.
 func TestRun_WritesWhatHasChangedOrIsGone(t *testing.T) {
 	r := redisserver.Start(t)
-	client := redis.NewClient(&redis.Options{Addr: r.Addr(), MaxRetries: -1})
-	t.Cleanup(func() { _ = client.Close() })
-	looks := &counter{command: "exists"}
-	client.AddHook(looks)
+	client, looks := countingClient(t, r)
 	m := newSharerWith(t, client, "a", false)
 	m.connect(10)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -289,10 +286,7 @@ func TestRun_WritesWhatHasChangedOrIsGone(t *testing.T) {
 // Where no server publishes KV events Redis is asked all the same, and known to be away or back.
 func TestRun_AsksRedisWithoutASource(t *testing.T) {
 	r := redisserver.Start(t)
-	client := redis.NewClient(&redis.Options{Addr: r.Addr(), MaxRetries: -1})
-	t.Cleanup(func() { _ = client.Close() })
-	looks := &counter{command: "exists"}
-	client.AddHook(looks)
+	client, looks := countingClient(t, r)
 	index, err := kvstate.New(kvstate.Default())
 	if err != nil {
 		t.Fatal(err)
@@ -319,6 +313,15 @@ type counter struct {
 	command string
 	n       atomic.Int64
 	failing atomic.Value
+}
+
+// countingClient is a client of a Redis that counts how often it asks whether something is there.
+func countingClient(t *testing.T, r *redisserver.Server) (*redis.Client, *counter) {
+	client := redis.NewClient(&redis.Options{Addr: r.Addr(), MaxRetries: -1})
+	t.Cleanup(func() { _ = client.Close() })
+	looks := &counter{command: "exists"}
+	client.AddHook(looks)
+	return client, looks
 }
 
 func (c *counter) fail(command string) { c.failing.Store(command) }

@@ -85,10 +85,9 @@ func TryORCA(ctx context.Context, address string, limit time.Duration) error {
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	stream, err := service.NewOpenRcaServiceClient(conn).StreamCoreMetrics(ctx, &service.OrcaLoadReportRequest{ReportInterval: durationpb.New(orcaInterval)})
-	if err != nil {
+	s := orcaStream{address: address, take: func(*orca.OrcaLoadReport) { cancel() }, log: slog.New(slog.DiscardHandler)}
+	if received, err := s.follow(ctx, service.NewOpenRcaServiceClient(conn)); !received {
 		return err
 	}
-	_, err = stream.Recv()
-	return err
+	return nil
 }

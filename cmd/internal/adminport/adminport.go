@@ -80,11 +80,9 @@ func (p Port) do(ctx context.Context, method, path string) ([]byte, error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read the gateway's answer: %w", err)
-	case resp.StatusCode == http.StatusUnauthorized && !asksForToken(resp): // but for a certificate
-		return nil, fmt.Errorf("the gateway answered %s: %s", resp.Status, strings.TrimSpace(string(answer)))
-	case resp.StatusCode == http.StatusUnauthorized && token == "":
+	case asksForToken(resp) && token == "":
 		return nil, fmt.Errorf("%s asks for a token: name the file that holds it with --admin-token-file", url)
-	case resp.StatusCode == http.StatusUnauthorized:
+	case asksForToken(resp):
 		return nil, fmt.Errorf("%s does not take the token in %s: --admin-token-file must name the file that holds the gateway's", url, p.TokenFile)
 	case resp.StatusCode == http.StatusNotFound && resp.Header.Get("Content-Type") == "application/json":
 		return nil, fmt.Errorf("%s is not the admin port but serves clients: give --admin the address that the gateway has as --admin", url)
@@ -96,7 +94,8 @@ func (p Port) do(ctx context.Context, method, path string) ([]byte, error) {
 	return answer, nil
 }
 
-// asksForToken reports whether a port that refuses would take a token.
-func asksForToken(refused *http.Response) bool {
-	return slices.ContainsFunc(refused.Header.Values("Www-Authenticate"), func(way string) bool { return strings.HasPrefix(way, "Basic") })
+// asksForToken reports whether a port refuses for want of a token; another one asks for a certificate alone.
+func asksForToken(resp *http.Response) bool {
+	return resp.StatusCode == http.StatusUnauthorized &&
+		slices.ContainsFunc(resp.Header.Values("Www-Authenticate"), func(way string) bool { return strings.HasPrefix(way, "Basic") })
 }

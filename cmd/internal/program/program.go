@@ -37,7 +37,7 @@ func New(name, short string, commands ...*cobra.Command) *cobra.Command {
 // Main runs a program to its end. The first SIGINT or SIGTERM ends its context, a second one
 // the process.
 func Main(root *cobra.Command) {
-	uuid.EnableRandPool() // each request has an ID, and each of its legs
+	uuid.EnableRandPool() // random bytes are read for 16 IDs at once: each request has one, and each of its legs
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the drain

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
 )
@@ -70,14 +69,13 @@ func sharedEventAddresses(servers []*pools.Server) (warnings []string) {
 		if at.Events == "" || at.Bind {
 			continue
 		}
-		for rank := range at.Ranks {
-			address := zmqsub.Feed{Events: at.Events}.ForRank(rank).Events
-			if owner := owners[address]; owner != "" && owner != s.ID() {
+		for _, feed := range feedsOf(at) {
+			if owner := owners[feed.Events]; owner != "" && owner != s.ID() {
 				warnings = append(warnings, fmt.Sprintf("servers %s and %s have one address of KV events, %s, and what one of them holds is believed of both: give each its own (events)",
-					owner, s.ID(), address))
+					owner, s.ID(), feed.Events))
 				continue
 			}
-			owners[address] = s.ID()
+			owners[feed.Events] = s.ID()
 		}
 	}
 	return warnings

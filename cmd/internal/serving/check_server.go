@@ -66,9 +66,8 @@ func tryEvents(cfg *config, at pools.Published) error {
 	if at.Events == "" || at.Bind {
 		return nil
 	}
-	feed := zmqsub.Feed{Events: at.Events, Replay: at.Replay}
-	for rank := range at.Ranks {
-		if err := zmqsub.Try(feed.ForRank(rank), cfg.pools.ProbeTimeout); err != nil {
+	for _, feed := range feedsOf(at) {
+		if err := zmqsub.Try(feed, cfg.pools.ProbeTimeout); err != nil {
 			return err
 		}
 	}

@@ -81,10 +81,9 @@ func (f *feeds) follow(ctx context.Context) {
 		if at.Events == "" || model == "" {
 			continue
 		}
-		all := zmqsub.Feed{Events: at.Events, Replay: at.Replay, Bind: at.Bind, Topic: at.Topic}
-		for rank := range at.Ranks {
+		for rank, feed := range feedsOf(at) {
 			id := kvstate.SourceID{Server: s.ID(), Rank: rank}
-			wanted[id] = feedSpec{id, model, all.ForRank(rank), storeOf(s), s.CompatibilityKey()}
+			wanted[id] = feedSpec{id, model, feed, storeOf(s), s.CompatibilityKey()}
 		}
 	}
 	for id, have := range f.open {
@@ -104,6 +103,15 @@ func (f *feeds) follow(ctx context.Context) {
 		}
 	}
 	f.reportKeys()
+}
+
+// feedsOf is where the ranks of an engine publish their KV events, by rank.
+func feedsOf(at pools.Published) []zmqsub.Feed {
+	feeds := make([]zmqsub.Feed, at.Ranks)
+	for rank := range feeds {
+		feeds[rank] = zmqsub.Feed{Events: at.Events, Replay: at.Replay, Bind: at.Bind, Topic: at.Topic}.ForRank(rank)
+	}
+	return feeds
 }
 
 // alsoAt is another server that is listened to at the address of a feed, "" where there is none. As of several on one

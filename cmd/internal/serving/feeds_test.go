@@ -1,10 +1,12 @@
 package serving
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // Two engines on one host and one port for all: both would be believed to hold what one of them does.
@@ -31,5 +33,17 @@ func TestFeeds_AServerAtTheAddressOfAnotherIsFound(t *testing.T) {
 		if got := f.alsoAt(c.want); got != c.also {
 			t.Errorf("%s: %q, want %q", name, got, c.also)
 		}
+	}
+}
+
+// Each rank of an engine publishes at an address of its own, in whichever way it is to be listened to.
+func TestFeedsOf_EachRankHasItsOwn(t *testing.T) {
+	feeds := feedsOf(pools.Published{Events: "tcp://10.0.0.1:5557", Replay: "tcp://10.0.0.1:5657", Topic: "kv", Bind: true, Ranks: 2})
+	want := []zmqsub.Feed{
+		{Events: "tcp://10.0.0.1:5557", Replay: "tcp://10.0.0.1:5657", Topic: "kv", Bind: true},
+		{Events: "tcp://10.0.0.1:5558", Replay: "tcp://10.0.0.1:5658", Topic: "kv", Bind: true},
+	}
+	if !slices.Equal(feeds, want) {
+		t.Errorf("%+v, want %+v", feeds, want)
 	}
 }

@@ -146,14 +146,7 @@ func TestFollow_EndsWithTheRequest(t *testing.T) {
 		before := descriptors(t)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, e.url, http.NoBody)
-		resp, err := new(Transport).RoundTrip(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, p := resp.Body.(*body), make([]byte, 600)
-		if _, err := b.ReadLate(room(p)); err != nil {
-			t.Fatal(err)
-		}
+		b, p := greeted(t, new(Transport), req)
 		ended := make(chan error)
 		go func() {
 			b.Follow(room(p), func(_ int, err error) bool { return err == nil })
@@ -174,6 +167,20 @@ func TestFollow_EndsWithTheRequest(t *testing.T) {
 		cancel(nil)
 		eventually(t, name+": its connection is closed", func() bool { return descriptors(t) <= before })
 	}
+}
+
+// greeted sends a request and returns its body behind the first piece, which is "hello", with room to read on.
+func greeted(t *testing.T, transport *Transport, req *http.Request) (b *body, p []byte) {
+	t.Helper()
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, p = resp.Body.(*body), make([]byte, 600)
+	if n, err := b.ReadLate(room(p)); err != nil || n != 5 {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	return b, p
 }
 
 // descriptors is how many of them the process has open.
@@ -198,14 +205,7 @@ func TestFollow_APanicClosesTheConnection(t *testing.T) {
 	})
 	before := descriptors(t)
 	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, e.url, http.NoBody)
-	resp, err := new(Transport).RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, p := resp.Body.(*body), make([]byte, 600)
-	if _, err := b.ReadLate(room(p)); err != nil {
-		t.Fatal(err)
-	}
+	b, p := greeted(t, new(Transport), req)
 	close(begin)
 	func() {
 		defer func() {
@@ -238,14 +238,7 @@ func TestFollow_CannotBeGivenBack(t *testing.T) {
 	before := descriptors(t)
 	transport := new(Transport)
 	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, e.url, http.NoBody)
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, p := resp.Body.(*body), make([]byte, 600)
-	if _, err := b.ReadLate(room(p)); err != nil {
-		t.Fatal(err)
-	}
+	b, p := greeted(t, transport, req)
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
@@ -293,14 +286,7 @@ func TestFollow_NotBeforeTheRequestIsWritten(t *testing.T) {
 	transport := new(Transport)
 	defer transport.CloseIdleConnections()
 	req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, e.url, bytes.NewReader(make([]byte, 32<<20)))
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, p := resp.Body.(*body), make([]byte, 600)
-	if n, err := b.ReadLate(room(p)); err != nil || n != 5 {
-		t.Fatalf("%d bytes, %v", n, err)
-	}
+	b, p := greeted(t, transport, req)
 	if b.Follow(room(p), func(int, error) bool { return false }) {
 		t.Error("it is followed")
 	}
