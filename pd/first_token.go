@@ -78,8 +78,8 @@ func (f firstTokens) plan(st *requestState, b *binding) connector.First {
 	return plan
 }
 
-// use makes of prefill's token what it is good for.
-func (f firstTokens) use(st *requestState, b *binding, t *connector.Transfer, h *connector.Handoff) {
+// use makes of prefill's token what it is good for. The ids of the prompt may have been read.
+func (f firstTokens) use(st *requestState, b *binding, t *connector.Transfer, h *connector.Handoff, prompt *transcript.Prompt) {
 	if !t.First.Wanted {
 		return
 	}
@@ -89,7 +89,7 @@ func (f firstTokens) use(st *requestState, b *binding, t *connector.Transfer, h 
 	use, reason := answered.Decide()
 	switch use {
 	case firsttoken.First:
-		if err := f.beginWith(st, h, &said); err != nil {
+		if err := f.beginWith(st, h, &said, prompt); err != nil {
 			use, reason = firsttoken.Redrawn, "length"
 			h.RedrawFirst(t.First)
 		}
@@ -104,7 +104,7 @@ func (f firstTokens) use(st *requestState, b *binding, t *connector.Transfer, h 
 }
 
 // beginWith begins the answer with prefill's token, and makes decode's leg the rest of it.
-func (f firstTokens) beginWith(st *requestState, h *connector.Handoff, token *api.FirstToken) error {
+func (f firstTokens) beginWith(st *requestState, h *connector.Handoff, token *api.FirstToken, prompt *transcript.Prompt) error {
 	m, _ := f.o.Fleet.Model(st.client.Model)
 	of := st.client.forTranscript()
 	if !st.req.Stream { // it is begun anew by each attempt
@@ -120,7 +120,7 @@ func (f firstTokens) beginWith(st *requestState, h *connector.Handoff, token *ap
 		return errNoTranscript
 	}
 	said.StartLeg(streamEngine(h.From), api.Body{})
-	said.RecordPrompt(token.PromptIDs())
+	said.RecordPrompt(token.PromptIDs(), prompt)
 	var begun []byte
 	var c api.Chunk
 	for _, data := range token.Events(st.req.Dialect, api.AsksForIDs(st.client.Body), wantsEachUsage(st.req.Body)) {

@@ -258,7 +258,7 @@ func (o pieceLegs) prefillPiece(ctx context.Context, st *requestState, b *bindin
 	span.SetPiece(b.cut.done+1, b.upTo)
 	defer func() { endLegSpan(span, failed) }()
 	defer b.prefill.Release()
-	answer, failed := o.sendPrefill(legCtx, st, b, t, api.Completions)
+	answer, failed := o.sendPrefill(legCtx, st, b, t, api.Completions, nil)
 	if failed != nil {
 		return failed
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/spans"
+	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -24,14 +25,18 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	ctx, span := spans.StartLeg(ctx, o.Tracer, "prefill", server.ID(), t.ID)
 	defer func() { endLegSpan(span, failed) }()
 	defer b.prefill.Release()
-	answer, failed := o.sendPrefill(ctx, st, b, t, st.req.Dialect)
+	var prompt *transcript.Prompt
+	if t.First.Wanted && st.req.Stream {
+		prompt = new(transcript.Prompt)
+	}
+	answer, failed := o.sendPrefill(ctx, st, b, t, st.req.Dialect, prompt)
 	if failed != nil {
 		return failed
 	}
 	answer, found := b.withoutPieces(answer)
 	h.RecordPrefill(t, answer, time.Now())
 	answerKV{o}.recordRead(b, t, h.Coverage().Cached)
-	firstTokens{o}.use(st, b, t, h)
+	firstTokens{o}.use(st, b, t, h, prompt)
 	coverage := h.Coverage()
 	if st.bind.prefix.teaches() {
 		o.Binder.Locality.learn(st.bind.prefix, answer)
@@ -73,8 +78,9 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	return nil
 }
 
-// sendPrefill sends a prefill leg in an API, and returns its answer. What fails is reported.
-func (o *Orchestrator) sendPrefill(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, d *api.Dialect) (answer api.Answer, failed *LegError) {
+// sendPrefill sends a prefill leg in an API, and returns its answer, of which a reader may take the ids of the prompt.
+// What fails is reported.
+func (o *Orchestrator) sendPrefill(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, d *api.Dialect, prompts api.PromptReader) (answer api.Answer, failed *LegError) {
 	server := t.From
 	b.prefill.MarkSent(b.chosen.Terms.Queue + b.chosen.Terms.Prefill)
 	if answer, failed = (answerKV{o}).sendPrefill(ctx, st, b, t, d); answer.IsOfPrefill() || failed != nil {
@@ -83,7 +89,7 @@ func (o *Orchestrator) sendPrefill(ctx context.Context, st *requestState, b *bin
 	resp, body, failed := o.sendWhole(ctx, o.Config.PrefillTimeout, PrefillLeg, server, st, d.Path, t.ID, t.Connector().Prefill(t))
 	if failed == nil {
 		var err error
-		if answer, err = d.ReadAnswer(body); err != nil || !answer.IsOfPrefill() {
+		if answer, err = d.ReadAnswerAndPrompt(body, prompts); err != nil || !answer.IsOfPrefill() {
 			failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
 		}
 	}

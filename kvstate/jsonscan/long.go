@@ -35,8 +35,8 @@ func (l Long) ValueEnd(raw []byte, at int) (int, error) {
 	return s.at, err
 }
 
-// note adds a value if it is a long one.
-func (l *Long) note(value []byte) {
+// Note adds a value that the caller knows to be well-formed, if it is a long one.
+func (l *Long) Note(value []byte) {
 	if l != nil && len(value) >= longValue && len(*l) < mostLong {
 		*l = append(*l, value[:len(value):len(value)])
 	}

@@ -112,7 +112,7 @@ func (s *scanner) array(depth int) error {
 			return nil
 		}
 		if end := next + NumbersLength(s.raw[next:]); end > next && end < len(s.raw) && s.raw[end] == ']' {
-			s.found.note(s.raw[s.at : end+1])
+			s.found.Note(s.raw[s.at : end+1])
 			s.at = end + 1
 			return nil
 		}
@@ -271,7 +271,7 @@ func (s *scanner) str() error {
 			return s.bad("a string does not end")
 		default:
 			s.at++
-			s.found.note(s.raw[begin:s.at])
+			s.found.Note(s.raw[begin:s.at])
 			return nil
 		}
 	}

@@ -74,7 +74,7 @@ func appendWhole(b []byte, l *leg, handoff string) []byte {
 		return append(b, `,"kv_transfer_params":null}`...)
 	}
 	b = append(b, `,"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[`...)
-	b = append(append(b, ids(l.kvBlocks())...), `]],"remote_engine_id":"5a2b7c1e-prefill","remote_request_id":"`...)
+	b = append(append(b, ids(blocksOf(l.promptTokens()))...), `]],"remote_engine_id":"5a2b7c1e-prefill","remote_request_id":"`...)
 	return append(append(b, handoff...), `","remote_host":"127.0.0.1","remote_port":5600,"tp_size":1,"remote_num_tokens":`+strconv.Itoa(l.promptTokens())+`}}`...)
 }
 

@@ -142,12 +142,9 @@ func (c *engineConn) complete(l *leg) error {
 		if l.answer != 1 {
 			c.ledger.fault("prefill is asked for more than a token")
 		}
-		name = c.ledger.issue(l.mark, l.kvBlocks())
+		name = c.ledger.issue(l.mark, l.promptTokens())
 	case l.reads:
-		if l.behind != 0 && l.behind != l.promptTokens() {
-			c.ledger.fault("decode goes on behind another prompt")
-		}
-		c.ledger.read(l.name, l.mark, l.blocks)
+		c.ledger.read(l.name, l.mark, l.blocks, l.behind)
 	default:
 		c.ledger.alone()
 	}

@@ -95,14 +95,16 @@ func TestLedger_HandOffsAreReadOnceByTheirOwn(t *testing.T) {
 		pairs int
 		fault string
 	}{
-		"its own":         {func(l *ledger, name string) { l.read(name, a, 7) }, 1, ""},
-		"twice":           {func(l *ledger, name string) { l.read(name, a, 7); l.read(name, a, 7) }, 1, "hand-off unknown or read before"},
-		"another's":       {func(l *ledger, name string) { l.read(name, b, 7) }, 0, "hand-off of another request"},
-		"too few blocks":  {func(l *ledger, name string) { l.read(name, a, 6) }, 0, "hand-off with other blocks"},
-		"of another name": {func(l *ledger, _ string) { l.read("x", a, 7) }, 0, "hand-off unknown or read before"},
+		"its own":         {func(l *ledger, name string) { l.read(name, a, 7, 0) }, 1, ""},
+		"behind a token":  {func(l *ledger, name string) { l.read(name, a, 7, 7*blockTokens) }, 1, ""},
+		"another prompt":  {func(l *ledger, name string) { l.read(name, a, 7, 7*blockTokens-1) }, 0, "decode goes on behind another prompt"},
+		"twice":           {func(l *ledger, name string) { l.read(name, a, 7, 0); l.read(name, a, 7, 0) }, 1, "hand-off unknown or read before"},
+		"another's":       {func(l *ledger, name string) { l.read(name, b, 7, 0) }, 0, "hand-off of another request"},
+		"too few blocks":  {func(l *ledger, name string) { l.read(name, a, 6, 0) }, 0, "hand-off with other blocks"},
+		"of another name": {func(l *ledger, _ string) { l.read("x", a, 7, 0) }, 0, "hand-off unknown or read before"},
 	} {
 		l := newLedger()
-		c.read(l, l.issue(a, 7))
+		c.read(l, l.issue(a, 7*blockTokens-1))
 		legs := l.counts()
 		if legs.Pairs != c.pairs || (c.fault == "") != (len(legs.Faults) == 0) || c.fault != "" && legs.Faults[c.fault] != 1 {
 			t.Errorf("%s: %+v", name, legs)

@@ -30,7 +30,7 @@ type ledger struct {
 // handoff is what a prefill leg left for its decode.
 type handoff struct {
 	of     mark
-	blocks int
+	tokens int // of the prompt whose KV it is
 	at     time.Time
 }
 
@@ -87,17 +87,18 @@ func (l *ledger) fault(why string) {
 }
 
 // issue keeps a prompt's blocks for a decode, under a new name.
-func (l *ledger) issue(of mark, blocks int) (name string) {
+func (l *ledger) issue(of mark, tokens int) (name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.issued++
 	name = fmt.Sprintf("chatcmpl-%s-%08x", of[:], l.issued)
-	l.handoffs[name] = handoff{of, blocks, time.Now()}
+	l.handoffs[name] = handoff{of, tokens, time.Now()}
 	return name
 }
 
-// read takes a hand-off, which is good for one decode of the same prompt with all of its blocks.
-func (l *ledger) read(name string, of mark, blocks int) {
+// read takes a hand-off, which is good for one decode of the same prompt with all of its blocks; where decode
+// goes on behind prefill's token, it has the ids of the prompt and that one.
+func (l *ledger) read(name string, of mark, blocks, behind int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h, known := l.handoffs[name]
@@ -107,7 +108,9 @@ func (l *ledger) read(name string, of mark, blocks int) {
 		l.faultLocked("hand-off unknown or read before")
 	case h.of != of:
 		l.faultLocked("hand-off of another request")
-	case h.blocks != blocks:
+	case behind != 0 && behind != h.tokens+1:
+		l.faultLocked("decode goes on behind another prompt")
+	case blocksOf(h.tokens) != blocks:
 		l.faultLocked("hand-off with other blocks")
 	default:
 		l.legs.Pairs++

@@ -25,16 +25,16 @@ type leg struct {
 	bootstrap string // SGLang: the room in which the legs meet; "": none
 }
 
-// promptTokens is how long the prompt is taken to be: with what prefill said, where decode goes on behind that.
+// promptTokens is how long the prompt is taken to be: by its text, or by its ids where it has those.
 func (l *leg) promptTokens() int {
 	if l.behind > 0 {
-		return l.size/4 + 2
+		return l.behind
 	}
 	return l.size/4 + 1
 }
 
-// kvBlocks is how many blocks of KV it fills.
-func (l *leg) kvBlocks() int { return l.promptTokens()/blockTokens + 1 }
+// blocksOf is how many blocks of KV a prompt fills.
+func blocksOf(tokens int) int { return tokens/blockTokens + 1 }
 
 // blockTokens is the size of a block of KV.
 const blockTokens = 16

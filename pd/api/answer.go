@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -20,8 +21,12 @@ type Answer struct {
 
 // ReadAnswer reads a whole answer in an API, and keeps it. It fails where that is no well-formed JSON in UTF-8, or an
 // object that has a key twice: one of the two may be a hand-off that nobody sees.
-func (d *Dialect) ReadAnswer(raw []byte) (Answer, error) {
-	body, err := ParseBody(raw)
+func (d *Dialect) ReadAnswer(raw []byte) (Answer, error) { return d.ReadAnswerAndPrompt(raw, nil) }
+
+// ReadAnswerAndPrompt is ReadAnswer where a reader may take the ids of the prompt, which are then read once.
+func (d *Dialect) ReadAnswerAndPrompt(raw []byte, prompts PromptReader) (Answer, error) {
+	from, end := readPrompt(raw, prompts)
+	body, err := parseAround(raw, from, end)
 	if err != nil && !errors.Is(err, ErrNotObject) {
 		return Answer{}, fmt.Errorf("the engine's answer: %w", err)
 	}
@@ -33,6 +38,26 @@ func (d *Dialect) ReadAnswer(raw []byte) (Answer, error) {
 		}
 	}
 	return a, nil
+}
+
+// readPrompt gives a reader the ids of a prompt that a long answer has, the first ones if there are several, and returns
+// where their list is: nowhere, if the reader does not take them. No string of JSON has their name in it, since its
+// quotes would be escaped, and of what is no value of the answer who walks it takes no note.
+func readPrompt(raw []byte, prompts PromptReader) (from, end int) {
+	const name = `"prompt_token_ids":`
+	if prompts == nil || len(raw) < longBody {
+		return 0, 0
+	}
+	at := bytes.Index(raw, []byte(name+"["))
+	if at < 0 {
+		return 0, 0
+	}
+	from = at + len(name)
+	length := bytes.IndexByte(raw[from:], ']')
+	if length < 0 || !prompts.ReadPrompt(raw[from+1:from+length]) {
+		return 0, 0
+	}
+	return from, from + length + 1
 }
 
 // Bytes is the answer as it came.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
 )
 
 func TestPrefill_AnAnswerIsAnObject(t *testing.T) {
@@ -93,6 +95,57 @@ func TestAnswer_PromptIDsOfEachShape(t *testing.T) {
 		}
 		if got := string(a.PromptIDs()); got != want {
 			t.Errorf("%s: %s, want %s", answer, got, want)
+		}
+	}
+}
+
+// readPrompts are the ids that a reader was given, which takes those that are numbers, if it is willing.
+type readPrompts struct {
+	willing bool
+	given   []string
+}
+
+func (r *readPrompts) ReadPrompt(ids []byte) bool {
+	r.given = append(r.given, string(ids))
+	return r.willing && jsonscan.NumbersLength(ids) == len(ids)
+}
+
+// The long ids of a prompt are read once, by who keeps them; whatever an answer is, it is taken for what it is without
+// a reader.
+func TestReadAnswerAndPrompt_IsReadAnswer(t *testing.T) {
+	ids := strings.TrimSuffix(strings.Repeat("12345,", longBody/6+1), ",")
+	const name = `"prompt_token_ids":`
+	for what, c := range map[string]struct {
+		answer string
+		given  bool // to the reader
+	}{
+		"a chat":              {`{"choices":[],` + name + `[` + ids + `],"kv_transfer_params":{"a":[1]}}`, true},
+		"a completion":        {`{"choices":[{"text":"a",` + name + `[` + ids + `]}]}`, true},
+		"short":               {`{` + name + `[1,2]}`, false},
+		"none":                {`{` + name + `null,"x":"` + ids + `"}`, false},
+		"an empty list":       {`{` + name + `[],"x":"` + ids + `"}`, true},
+		"of a string":         {`{"x":"\"prompt_token_ids\":[` + ids + `]","y":1}`, false},
+		"behind a string":     {`{"x":["",` + name + `[` + ids + `]]}`, true},
+		"no numbers":          {`{` + name + `["]",` + ids + `]}`, true},
+		"lists":               {`{` + name + `[[1],` + ids + `]}`, true},
+		"a number is none":    {`{` + name + `[01,` + ids + `]}`, true},
+		"no end":              {`{` + name + `[` + ids, false},
+		"nothing behind":      {`{` + name + `[` + ids + `]`, true},
+		"twice":               {`{` + name + `[` + ids + `],` + name + `[1]}`, true},
+		"the second one":      {`{"choices":[{` + name + `[` + ids + `]}],` + name + `[7,` + ids + `]}`, true},
+		"two hand-offs":       {`{` + name + `[` + ids + `],"kv_transfer_params":{},"kv_transfer_params":{}}`, true},
+		"a hand-off in a row": {`{` + name + `[1],"kv_transfer_params":{},"x":[` + ids + `]}`, true},
+	} {
+		want, wrong := Chat.ReadAnswer([]byte(c.answer))
+		for _, willing := range []bool{false, true} {
+			r := &readPrompts{willing: willing}
+			got, err := Chat.ReadAnswerAndPrompt([]byte(c.answer), r)
+			if (err == nil) != (wrong == nil) || string(got.PromptIDs()) != string(want.PromptIDs()) || string(got.Body().Bytes()) != string(want.Body().Bytes()) {
+				t.Errorf("%s: %v, without a reader %v", what, err, wrong)
+			}
+			if (len(r.given) > 0) != c.given || len(r.given) > 1 {
+				t.Errorf("%s: the reader was given %d lists", what, len(r.given))
+			}
 		}
 	}
 }

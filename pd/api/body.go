@@ -86,12 +86,32 @@ func (f *field) appendTo(to []byte) []byte {
 func ParseBody(raw []byte) (Body, error) {
 	sum, plain := jsonscan.Sum(raw)
 	if !plain && !isUTF8(raw) {
-		return Body{}, errors.New("the body is not valid UTF-8")
+		return Body{}, errNotUTF8
 	}
 	b, err := parseObject(raw, plain, nil)
 	b.sum = sum
 	return b, err
 }
+
+// parseAround is ParseBody of a text of which a list of numbers, raw[from:end], has been read; end 0: none has.
+func parseAround(raw []byte, from, end int) (Body, error) {
+	if end == 0 {
+		return ParseBody(raw)
+	}
+	_, before := jsonscan.Sum(raw[:from])
+	_, behind := jsonscan.Sum(raw[end:])
+	plain := before && behind
+	if !plain && !isUTF8(raw) {
+		return Body{}, errNotUTF8
+	}
+	var list Long
+	list.Note(raw[from:end])
+	b, err := parseObject(raw, plain, list)
+	b.long = append(b.long, list...)
+	return b, err
+}
+
+var errNotUTF8 = errors.New("the body is not valid UTF-8")
 
 // Sum is a hash of the body as it stands, in each process the same: of one that was parsed by ParseBody without a
 // look at its text, but for what was edited.

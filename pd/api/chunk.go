@@ -34,7 +34,7 @@ type Chunk struct {
 // PromptReader reads the ids of a prompt, which may be a thousand times as long as the rest of their event.
 type PromptReader interface {
 	// ReadPrompt is given what stands between the brackets of a list, and reports whether that is whole numbers
-	// that commas part, as strictly as JSON has it. It is false as well where it does not read them.
+	// that commas part, as strictly as JSON has it, or nobody will read it. It is false as well where it does not read them.
 	ReadPrompt(ids []byte) bool
 }
 
@@ -169,12 +169,15 @@ func (c *Chunk) Without(out, data []byte) []byte {
 // IDList returns what stands between the brackets of a list of numbers, and how many
 // they are.
 func IDList(list Value) (numbers []byte, n int) {
-	numbers = bytes.Trim(list, "[] \t\r\n")
+	numbers = withoutBrackets(list)
 	if len(numbers) == 0 {
 		return nil, 0
 	}
 	return numbers, 1 + bytes.Count(numbers, []byte{','})
 }
+
+// withoutBrackets is what stands between those of a list of numbers.
+func withoutBrackets(list Value) []byte { return bytes.Trim(list, "[] \t\r\n") }
 
 // AsStream turns a whole answer into the events of a stream: the choices, in a chat behind the
 // role of each, the usage, and the end. With each all events have the usage.

@@ -55,9 +55,7 @@ func (f *FirstToken) PromptIDs() Value { return f.prompt }
 
 // Sequence is the ids of the prompt and of the answer as a JSON list, in parts.
 func (f *FirstToken) Sequence() [][]byte {
-	prompt, _ := IDList(f.prompt)
-	ids, _ := IDList(f.ids)
-	return [][]byte{[]byte("["), prompt, []byte(","), ids, []byte("]")}
+	return [][]byte{[]byte("["), withoutBrackets(f.prompt), []byte(","), withoutBrackets(f.ids), []byte("]")}
 }
 
 // Characters are those of the token, where log-probabilities count them: see TextLength.

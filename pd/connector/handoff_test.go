@@ -173,6 +173,31 @@ func TestNIXL_DecodeGetsPrefillsIDs(t *testing.T) {
 	}
 }
 
+// A chat whose ids decode has goes there without its text, but where vLLM looks at the messages all the same.
+func TestNIXL_AChatWithIDsGoesToDecodeWithoutItsText(t *testing.T) {
+	for fields, stays := range map[string]bool{
+		``:            false,
+		`,"tools":[]`: false,
+		`,"tools":[{"type":"function"}],"tool_choice":"none"`: false,
+		`,"tools":[{"type":"function"}]`:                      true, // it numbers calls behind those of the messages
+		`,"add_generation_prompt":true`:                       false,
+		`,"add_generation_prompt":false`:                      true, // the answer has the role of the last message
+	} {
+		for ids, told := range map[string]bool{`[1,2]`: true, `null`: false} {
+			body := parsed(t, `{"messages":[{"role":"user","content":"a secret"}],"model":"m"`+fields+`}`)
+			answer := answered(t, api.Chat, `{"prompt_token_ids":`+ids+`,"kv_transfer_params":{"remote_host":"10.0.0.1"}}`)
+			leg := nixlDecode(&Transfer{dialect: api.Chat, body: body, sharesIDs: true}, answer)
+			sent := string(leg.request.Body.Bytes())
+			if got := strings.Contains(sent, "a secret"); got != (stays || !told) {
+				t.Errorf("ids %s, %s: text %v, %s", ids, fields, got, sent)
+			}
+			if n := gjson.Get(sent, "messages.#").Int(); n != 1 {
+				t.Errorf("ids %s, %s: %d messages: %s", ids, fields, n, sent)
+			}
+		}
+	}
+}
+
 // A server with an offload tier beside NIXL is one whose address for KV is configured: that of
 // the tier.
 func TestNIXL_PullsWhereItsTierHasAnAddress(t *testing.T) {

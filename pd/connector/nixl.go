@@ -73,6 +73,9 @@ func nixlDecode(t *Transfer, answer api.Answer) decodeLeg {
 		edits = append(edits, api.SetParts("prompt", ids))
 	default:
 		object = object.With(api.SetParts("prompt_token_ids", ids))
+		if !readsMessages(t.body) {
+			edits = append(edits, api.Set("messages", noMessages))
+		}
 	}
 	return decodeLeg{
 		request:   t.legWith(append(edits, api.SetBody(api.HandoffField, object))...),

@@ -33,6 +33,21 @@ func mayShareIDs(d *api.Dialect, body api.Body) bool {
 	return d == api.Chat && !hasMedia(body.Get("messages"))
 }
 
+// noMessages stand in a chat whose messages nobody reads: a list without any is refused.
+var noMessages = []byte(`[{"role":"user","content":""}]`)
+
+// readsMessages reports whether vLLM reads the messages of a chat of which it has the prompt's ids. It
+// renders none then, and looks at them only to number the calls of tools behind those that they have
+// (parser/abstract_parser.py, history_tool_call_cnt), and for the role of an answer that begins no turn
+// (entrypoints/openai/chat_completion/serving.py, get_chat_request_role). The text of a prompt is
+// as long as its ids: what decode does not read it is spared.
+func readsMessages(body api.Body) bool {
+	tools := body.Get("tools")
+	calls := !tools.Null() && !tools.IsEmptyArray() && string(body.Get("tool_choice")) != `"none"`
+	begins, given := body.Get("add_generation_prompt").Bool()
+	return calls || given && !begins
+}
+
 // isVLLM reports whether a server tells that it runs vLLM 0.minor or later.
 func isVLLM(s *pools.Server, minor int) bool {
 	told := s.Identity()

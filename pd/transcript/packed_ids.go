@@ -130,6 +130,28 @@ func packIDs(text []byte) (p packedIDs, ok bool) {
 	return p, ok
 }
 
+// Prompt reads the ids of a prompt in an answer to prefill, for Transcript.RecordPrompt: an api.PromptReader. Those of a
+// prompt that is known are read by their names, and all are once and not twice. It holds on to the answer. nil reads none.
+type Prompt struct {
+	text   []byte // without brackets
+	packed packedIDs
+}
+
+// ReadPrompt packs the ids.
+func (p *Prompt) ReadPrompt(ids []byte) (ok bool) {
+	if p == nil {
+		return false
+	}
+	p.text = ids
+	p.packed, ok = packIDs(ids)
+	return ok
+}
+
+// isOf reports whether these are the ids that were read, and not others that are equal.
+func (p *Prompt) isOf(list api.Value) bool {
+	return p != nil && p.packed.count > 0 && len(list) == len(p.text)+len("[]") && &list[1] == &p.text[0]
+}
+
 // countIDs is how many ids are in a list that has some.
 func countIDs(text []byte) int { return 1 + bytes.Count(text, []byte{','}) }
 

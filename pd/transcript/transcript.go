@@ -98,11 +98,12 @@ func (t *Transcript) StartLeg(e Engine, body api.Body) api.Body {
 	return body
 }
 
-// ReadPrompt packs the ids of the prompt, of an event that Record is given next: see api.PromptReader. Those of a
-// prompt that is known are packed too, since that reads no digits again.
+// ReadPrompt packs the ids of the prompt, of an event that Record is given next: see api.PromptReader. Of a prompt whose
+// ids are known already they are those that the leg was given, which nobody keeps and no client sees: only where they
+// end matters. If a string among them had a bracket in it, what is behind that would be no event.
 func (t *Transcript) ReadPrompt(ids []byte) (ok bool) {
-	if !t.asked {
-		return false
+	if !t.asked || t.promptTokens > 0 {
+		return t.asked
 	}
 	t.promptRead, ok = packIDs(ids)
 	return ok
@@ -175,11 +176,16 @@ func (t *Transcript) recordPrompt(c *api.Chunk) {
 		t.prompt, t.promptTokens = t.promptRead, t.promptRead.count
 		return
 	}
-	t.RecordPrompt(c.Prompt)
+	t.RecordPrompt(c.Prompt, nil)
 }
 
-// RecordPrompt keeps the ids of the prompt, a JSON list, which the events that are recorded next may be without.
-func (t *Transcript) RecordPrompt(list api.Value) {
+// RecordPrompt keeps the ids of the prompt, a JSON list, which the events that are recorded next may be without. They
+// may have been read before.
+func (t *Transcript) RecordPrompt(list api.Value, read *Prompt) {
+	if read.isOf(list) {
+		t.prompt, t.promptTokens = read.packed, read.packed.count
+		return
+	}
 	ids, n := api.IDList(list)
 	if n == 0 {
 		return

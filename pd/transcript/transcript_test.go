@@ -161,3 +161,57 @@ func BenchmarkTranscript_Event(b *testing.B) {
 		s.answer = s.answer[:0]
 	}
 }
+
+// What was read of prefill's answer is kept for the list that it was read of, and no other.
+func TestRecordPrompt_TakesWhatWasRead(t *testing.T) {
+	list := []byte("[1,2,3]")
+	for name, c := range map[string]struct {
+		read   func(p *Prompt)
+		list   string
+		same   bool // the list is the one that was read
+		shared bool
+	}{
+		"read":             {func(p *Prompt) { p.ReadPrompt(list[1:6]) }, "", true, true},
+		"another list":     {func(p *Prompt) { p.ReadPrompt([]byte("7,8,9")) }, "[1,2,3]", false, false},
+		"nothing was read": {func(*Prompt) {}, "[1,2,3]", false, false},
+		"no ids":           {func(p *Prompt) { p.ReadPrompt([]byte("1.5,2")) }, "[1,2,3]", false, false},
+	} {
+		p := Prompt{}
+		c.read(&p)
+		given := []byte(c.list)
+		if c.same {
+			given = list
+		}
+		s := Transcript{}
+		s.RecordPrompt(given, &p)
+		if got := string(s.prompt.appendTo(nil)); got != "1,2,3" || s.promptTokens != 3 || s.beyondIDs {
+			t.Errorf("%s: %q, %d tokens", name, got, s.promptTokens)
+		}
+		if got := len(p.packed.rest) > 0 && &s.prompt.rest[0] == &p.packed.rest[0]; got != c.shared {
+			t.Errorf("%s: what was read is kept: %v", name, got)
+		}
+	}
+	if p := (*Prompt)(nil); p.ReadPrompt(list[1:6]) || p.isOf(list) {
+		t.Error("ids are read that nobody wants")
+	}
+}
+
+// The ids that a leg was given are looked for their end alone, and the event is what it is without them, whatever
+// they are.
+func TestReadPrompt_LeavesWhatIsKnownUnread(t *testing.T) {
+	for _, list := range []string{"[1,2,3]", "[1.5]", `["]",3]`, `["],\"choices\":[",3]`, "[[1],2]", "[]", "null"} {
+		s := Transcript{req: Request{Dialect: api.Chat}, asked: true}
+		s.RecordPrompt([]byte("[1,2]"), nil)
+		event := fmt.Sprintf(`{"choices":[{"index":0,"delta":{"content":"a"},"token_ids":[7]}],"prompt_token_ids":%s}`, list)
+		got := s.recordAt([]byte(event))
+		if want := `{"choices":[{"index":0,"delta":{"content":"a"}}]}`; string(got) != want {
+			t.Errorf("%s: the client sees %s", list, got)
+		}
+		if ids := string(s.prompt.appendTo(nil)); ids != "1,2" || s.promptRead.count != 0 || string(s.answer) != "7" {
+			t.Errorf("%s: the prompt is %s, the answer %s", list, ids, s.answer)
+		}
+		if !s.ReadPrompt([]byte("no number")) {
+			t.Error("the ids of a known prompt are read")
+		}
+	}
+}
