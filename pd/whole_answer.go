@@ -89,19 +89,20 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 		}
 		answerKV{o}.record(st, b, handoff, ids, usage)
 	}
-	clean, err := b.handoff.Whole(st.req.Dialect, answer.Clean(side), api.AsksForIDs(st.req.Body))
-	if err != nil {
-		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
-	}
+	clean := answer.Clean(side)
 	if hideIDs {
 		clean = api.WithoutIDs(clean, false)
+	}
+	whole, err := b.handoff.Whole(st.req.Dialect, answer, clean, api.AsksForIDs(st.req.Body))
+	if err != nil {
+		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
 	}
 	o.countAnswer(st, usage, b.prefillCached(usage), 0)
 	st.measureUsage(b, usage, b.prefillCached(usage))
 	o.Binder.learnOutput(st, usage)
 	o.evaluateChoice(ctx, st, b)
 	b.releaseDecode()
-	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: answer.As(clean), Usage: usage}, nil
+	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: whole, Usage: usage}, nil
 }
 
 // endsUnseen records, where decode computes the prompt, that only a whole answer will say that it has been.

@@ -128,7 +128,7 @@ func (f *Fleet) reportBlame(server string, since time.Time) {
 
 func (f *Fleet) server(spec Spec, l *serverState) *Server {
 	host, address := hostPort(spec.URL)
-	return &Server{Spec: spec, id: spec.ID(), host: host, address: address, key: configuredKey(spec), fleet: f, serverState: l}
+	return &Server{Spec: spec, id: spec.ID(), host: host, address: address, key: configuredKey(spec), kvHosts: spec.KVHosts(), fleet: f, serverState: l}
 }
 
 // newWatched is a server that the fleet did not know.

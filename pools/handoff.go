@@ -79,7 +79,7 @@ func (s Spec) KVHosts() []string {
 // JudgeHost returns the ownership of a host that the server's hand-off names: the server's own,
 // if it is its host or that of its kv-address.
 func (s *Server) JudgeHost(host string, reader *Server) address.Ownership {
-	return s.addresses.Judge(host, s.KVHosts(), reader.addresses)
+	return s.addresses.Judge(host, s.kvHosts, reader.addresses)
 }
 
 // RecordForeign remembers that a hand-off named a foreign host, and reports whether that is

@@ -38,8 +38,9 @@ func (r Role) String() string {
 type Server struct {
 	Spec
 	id            string
-	host, address string // of the URL; the address is host:port as proxies write it
-	key           uint64 // see compatibilityKey; the configured part
+	host, address string   // of the URL; the address is host:port as proxies write it
+	key           uint64   // see compatibilityKey; the configured part
+	kvHosts       []string // see KVHosts
 	fleet         *Fleet
 	*serverState
 }

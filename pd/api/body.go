@@ -226,59 +226,23 @@ const longBody = 16 << 10
 const usualFields = 16
 
 // usualKey returns a key that requests and answers usually have, without taking memory for it; "" for others.
-func usualKey(key []byte) string {
-	switch string(key) {
-	case "id":
-		return "id"
-	case "object":
-		return "object"
-	case "created":
-		return "created"
-	case "model":
-		return "model"
-	case "choices":
-		return "choices"
-	case "usage":
-		return "usage"
-	case "messages":
-		return "messages"
-	case "prompt":
-		return "prompt"
-	case "stream":
-		return "stream"
-	case "stream_options":
-		return "stream_options"
-	case "max_tokens":
-		return "max_tokens"
-	case "max_completion_tokens":
-		return "max_completion_tokens"
-	case "temperature":
-		return "temperature"
-	case "top_p":
-		return "top_p"
-	case "prompt_tokens":
-		return "prompt_tokens"
-	case "completion_tokens":
-		return "completion_tokens"
-	case "total_tokens":
-		return "total_tokens"
-	case "prompt_tokens_details":
-		return "prompt_tokens_details"
-	case "cached_tokens":
-		return "cached_tokens"
-	case "service_tier":
-		return "service_tier"
-	case "system_fingerprint":
-		return "system_fingerprint"
-	case "prompt_logprobs":
-		return "prompt_logprobs"
-	case "prompt_token_ids":
-		return "prompt_token_ids"
-	case "kv_transfer_params":
-		return "kv_transfer_params"
+func usualKey(key []byte) string { return usualKeys[string(key)] }
+
+var usualKeys = func() map[string]string {
+	keys := make(map[string]string)
+	for _, key := range []string{
+		"id", "object", "created", "model", "choices", "usage", "messages", "prompt", "stream", "stream_options", "max_tokens",
+		"max_completion_tokens", "temperature", "top_p", "prompt_tokens", "completion_tokens", "total_tokens",
+		"prompt_tokens_details", "cached_tokens", "service_tier", "system_fingerprint", "prompt_logprobs", "prompt_token_ids",
+		"kv_transfer_params", "index", "message", "role", "content", "text", "logprobs", "finish_reason", "stop_reason",
+		"token_ids", "tool_calls", "refusal", "annotations", "reasoning", "do_remote_prefill", "do_remote_decode",
+		"remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_num_tokens",
+		"tp_size",
+	} {
+		keys[key] = key
 	}
-	return ""
-}
+	return keys
+}()
 
 // unique reports a key that appears twice. Few are compared with each other, which takes no memory.
 func unique(fields []field) error {
@@ -466,18 +430,20 @@ func Remove(key string) Edit { return Edit{Key: key} }
 // new ones come last in the order of the edits, all other bytes of members are
 // untouched.
 func (b Body) With(edits ...Edit) Body {
-	room, changes := len(b.fields), false
+	fields, size, changes := len(b.fields), 0, false
 	for i := range edits {
 		was := b.has(edits[i].Key)
 		changes = changes || was || edits[i].Value != nil
 		if !was && edits[i].Value != nil {
-			room++
+			fields++
 		}
+		size += edits[i].size()
 	}
 	if !changes {
 		return b
 	}
-	out := Body{source: b.source, sum: b.sum, long: b.long, edited: true, fields: make([]field, 0, room)}
+	room := make([]byte, 0, size) // of all new members, where their keys have no escapes
+	out := Body{source: b.source, sum: b.sum, long: b.long, edited: true, fields: make([]field, 0, fields)}
 	for i := range b.fields {
 		f := &b.fields[i]
 		edit, found := lastEdit(edits, f.key)
@@ -485,7 +451,7 @@ func (b Body) With(edits ...Edit) Body {
 		case !found:
 			out.fields = append(out.fields, *f)
 		case edit.Value != nil:
-			out.fields = append(out.fields, newField(f.key, f.member[:f.value], edit))
+			out.fields = append(out.fields, newField(&room, f.key, f.member[:f.value], edit))
 		}
 	}
 	for i, e := range edits {
@@ -495,10 +461,52 @@ func (b Body) With(edits ...Edit) Body {
 		if _, later := lastEdit(edits[i+1:], e.Key); later {
 			continue
 		}
-		var room [64]byte
-		out.fields = append(out.fields, newField(e.Key, append(appendKey(room[:0], e.Key), ':'), e))
+		var head [64]byte
+		out.fields = append(out.fields, newField(&room, e.Key, append(appendKey(head[:0], e.Key), ':'), e))
 	}
 	return out
+}
+
+// appendWith appends what With and Bytes come to, without making a body. Of edits of one field the first counts.
+func (b Body) appendWith(to []byte, edits ...Edit) []byte {
+	var made uint64 // a bit for each edit
+	to = append(to, '{')
+	empty := len(to)
+	member := func(head []byte) {
+		if len(to) > empty {
+			to = append(to, ',')
+		}
+		to = append(to, head...)
+	}
+	for i := range b.fields {
+		f := &b.fields[i]
+		at := slices.IndexFunc(edits, func(e Edit) bool { return e.Key == f.key })
+		switch {
+		case at < 0:
+			member(nil)
+			to = f.appendTo(to)
+			continue
+		case edits[at].Value != nil:
+			member(f.member[:f.value])
+			to = edits[at].appendTo(to)
+		}
+		made |= 1 << at
+	}
+	for i := range edits {
+		if made&(1<<i) == 0 && edits[i].Value != nil {
+			member(nil)
+			to = edits[i].appendTo(append(appendKey(to, edits[i].Key), ':'))
+		}
+	}
+	return append(to, '}')
+}
+
+// appendTo appends the value.
+func (e *Edit) appendTo(to []byte) []byte {
+	for part := range e.parts {
+		to = append(to, part...)
+	}
+	return to
 }
 
 // Rewrite returns the body with the value that change returns for each field; nil removes
@@ -518,7 +526,7 @@ func (b Body) Rewrite(change func(key string, value Value) Value) Body {
 		case same:
 			fields = append(fields, *f)
 		case value != nil:
-			fields = append(fields, newField(f.key, f.member[:f.value], Set(f.key, value)))
+			fields = append(fields, newField(new([]byte), f.key, f.member[:f.value], Set(f.key, value)))
 		}
 	}
 	if fields == nil {
@@ -545,36 +553,48 @@ func appendKey(to []byte, key string) []byte {
 // piece of its own, of which a request is sent.
 const longPart = 4 << 10
 
-// newField makes a member of its head, which is key and colon, and its new value.
-func newField(key string, head []byte, edit Edit) field {
-	size, kept := len(head), 0
+// newField makes a member of its head, which is key and colon, and its new value, in some room.
+func newField(room *[]byte, key string, head []byte, edit Edit) field {
+	kept := 0
 	for part := range edit.parts {
 		if edit.keeps(part) {
 			kept++
-		} else {
-			size += len(part)
 		}
 	}
-	f, copied := field{key: key, value: int32(len(head)), made: true}, append(make([]byte, 0, size), head...)
-	if kept == 0 {
-		for part := range edit.parts {
-			copied = append(copied, part...)
-		}
-		f.member = copied
-		return f
+	f, start := field{key: key, value: int32(len(head)), made: true}, len(*room)
+	copied := append(*room, head...)
+	var all [][]byte
+	if kept > 0 {
+		all = make([][]byte, 0, 2*kept+1)
 	}
-	all, from := make([][]byte, 0, 2*kept+1), 0
 	for part := range edit.parts {
 		if edit.keeps(part) {
-			all = append(all, copied[from:], part)
-			from = len(copied)
+			all = append(all, copied[start:len(copied):len(copied)], part)
+			start = len(copied)
 		} else {
 			copied = append(copied, part...)
 		}
 	}
-	tail := append(all, copied[from:])[1:]
+	*room = copied
+	rest := copied[start:len(copied):len(copied)]
+	if kept == 0 {
+		f.member = rest
+		return f
+	}
+	tail := append(all, rest)[1:]
 	f.member, f.tail = all[0], &tail
 	return f
+}
+
+// size is what newField takes of a room for a member with this value, in bytes.
+func (e *Edit) size() int {
+	n := len(e.Key) + len(`"":`)
+	for part := range e.parts {
+		if !e.keeps(part) {
+			n += len(part)
+		}
+	}
+	return n
 }
 
 // parts are those of the new value.

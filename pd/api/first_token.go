@@ -1,12 +1,10 @@
 package api
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
@@ -130,7 +128,7 @@ func WithoutIDs(answer Body, stream bool) Body {
 		instead = []byte("null")
 	}
 	hide := func(object Body) Body {
-		for _, field := range []string{"prompt_token_ids", "token_ids"} {
+		for _, field := range idFields {
 			if object.Get(field) != nil {
 				object = object.With(Set(field, instead))
 			}
@@ -149,58 +147,94 @@ func WithoutIDs(answer Body, stream bool) Body {
 	return hide(answer.With(Set("choices", List(choices))))
 }
 
-// WithFirst returns a whole answer of chat or completions that begins with prefill's token and
-// goes on with what decode said behind it. The usage is decode's, with the prompt as prefill
-// counted it and the token with the answer.
-func WithFirst(d *Dialect, first, rest Body) (Body, error) {
-	behind := gjson.ParseBytes(rest.Get("choices")).Get("0")
-	choices, ok := first.Get("choices").Array()
-	if !ok || len(choices) != 1 || !behind.IsObject() {
-		return Body{}, errors.New("an answer without a choice")
-	}
-	choice, ok := choices[0].Object()
-	if !ok {
-		return Body{}, ErrNotObject
-	}
-	if d == Chat {
-		message, _ := choice.Get("message").Object()
-		choice = choice.With(Set("message", message.With(Set("content", joined(message.Get("content"), behind.Get("message.content")))).Bytes()))
-	} else {
-		choice = choice.With(Set("text", joined(choice.Get("text"), behind.Get("text"))))
-	}
-	if own, more := choice.Get("logprobs"), behind.Get("logprobs"); own != nil && more.IsObject() {
-		logprobs, err := withFirstLogprobs(own, more)
-		if err != nil {
-			return Body{}, err
-		}
-		choice = choice.With(Set("logprobs", logprobs))
-	}
-	for _, field := range []string{"finish_reason", "stop_reason"} {
-		if v := behind.Get(field); v.Exists() {
-			choice = choice.With(Set(field, []byte(v.Raw)))
-		}
-	}
-	if ids, n := IDList(Value(behind.Get("token_ids").Raw)); n > 0 && !choice.Get("token_ids").Null() {
-		own := bytes.TrimSuffix(bytes.TrimSpace(choice.Get("token_ids")), []byte("]"))
-		choice = choice.With(Set("token_ids", fmt.Appendf(nil, "%s,%s]", own, ids)))
+// WithFirst is a whole answer of chat or completions that begins with prefill's token and goes on with what decode said
+// behind it. The usage is decode's, with the prompt as prefill counted it and the token with the answer. Token ids are
+// null unless they are shown.
+func WithFirst(d *Dialect, first, rest Body, showIDs bool) ([]byte, error) {
+	choice, n := firstChoice(first)
+	behind, m := firstChoice(rest)
+	if n != 1 || m == 0 || choice.source == nil || behind.source == nil {
+		return nil, errors.New("an answer without a choice")
 	}
 	usage, ok := rest.Get("usage").Object()
 	if !ok {
-		return Body{}, errors.New("an answer without a usage")
+		return nil, errors.New("an answer without a usage")
+	}
+	var room [8]Edit
+	edits := room[:0]
+	if d == Chat {
+		message, _ := choice.Get("message").Object()
+		said := setJoined("content", message.Get("content"), behind.Get("message").Member("content"))
+		edits = append(edits, Set("message", message.appendWith(make([]byte, 0, message.Len()+behind.Len()), said)))
+	} else {
+		edits = append(edits, setJoined("text", choice.Get("text"), behind.Get("text")))
+	}
+	if own, more := choice.Get("logprobs"), behind.Get("logprobs"); own != nil && more.IsObject() {
+		logprobs, err := withFirstLogprobs(own, gjson.ParseBytes(more))
+		if err != nil {
+			return nil, err
+		}
+		edits = append(edits, Set("logprobs", logprobs))
+	}
+	for _, field := range []string{"finish_reason", "stop_reason"} {
+		if v := behind.Get(field); v != nil {
+			edits = append(edits, Set(field, v))
+		}
+	}
+	if ids := behind.Get("token_ids"); showIDs && ids.IsArray() && !ids.IsEmptyArray() && choice.Get("token_ids").IsArray() {
+		edits = append(edits, SetParts("token_ids", []byte("["), withoutBrackets(choice.Get("token_ids")), []byte(","), withoutBrackets(ids), []byte("]")))
 	}
 	said, _ := usage.Get("completion_tokens").Int()
 	asked, _ := first.Get("usage").Member("prompt_tokens").Int()
-	usage = withTotal(usage.With(Set("prompt_tokens", fmt.Append(nil, asked)), Set("completion_tokens", fmt.Append(nil, said+1))), Chat)
-	return first.With(Set("choices", List([]Value{choice.Bytes()})), Set("usage", usage.Bytes()), Remove(HandoffField)), nil
+	counts := []Edit{Set("prompt_tokens", strconv.AppendInt(nil, asked, 10)), Set("completion_tokens", strconv.AppendInt(nil, said+1, 10))}
+	if !usage.Get(totalField).Null() {
+		counts = append(counts, Set(totalField, strconv.AppendInt(nil, asked+said+1, 10)))
+	}
+	size := rest.Len() + 512 // about as long as decode's
+	if showIDs {
+		size += first.Len()
+	}
+	joined := choice.appendWith(make([]byte, 0, size), withoutIDs(edits, choice, showIDs)...)
+	whole := []Edit{
+		SetParts("choices", []byte("["), joined, []byte("]")),
+		Set("usage", usage.appendWith(make([]byte, 0, usage.Len()+64), counts...)), Remove(HandoffField),
+	}
+	return first.appendWith(make([]byte, 0, size), withoutIDs(whole, first, showIDs)...), nil
 }
 
-// joined is the JSON string of two of them; the rest may be none.
-func joined(first Value, rest gjson.Result) []byte {
-	if rest.Type != gjson.String {
-		return first
+// firstChoice is the first choice of an answer, without a source where it is no object, and how many it has.
+func firstChoice(answer Body) (first Body, n int) {
+	for choice := range answer.Get("choices").ElementsOf(answer.long) {
+		if n++; n == 1 {
+			first, _ = choice.objectOf(answer.long)
+		}
 	}
-	return []byte(strings.TrimSuffix(string(first), `"`) + strings.TrimPrefix(rest.Raw, `"`))
+	return first, n
 }
+
+// setJoined sets a field to the JSON string of two of them; the rest may be none.
+func setJoined(field string, first, rest Value) Edit {
+	switch {
+	case len(rest) == 0 || rest[0] != '"':
+		return Set(field, first)
+	case len(first) == 0 || first[0] != '"':
+		return Set(field, rest)
+	}
+	return SetParts(field, first[:len(first)-1], rest[1:])
+}
+
+// withoutIDs are edits of an object, and those that make its token ids null unless they are shown.
+func withoutIDs(edits []Edit, object Body, shown bool) []Edit {
+	for _, field := range idFields {
+		if !shown && object.Get(field) != nil {
+			edits = append(edits, Set(field, []byte("null")))
+		}
+	}
+	return edits
+}
+
+// idFields have token ids, in an answer or in a choice of it.
+var idFields = []string{"prompt_token_ids", "token_ids"}
 
 // withFirstLogprobs is the log-probabilities of a whole answer, of its first token and of the
 // rest: lists, one entry for each token.

@@ -46,8 +46,11 @@ func (v Value) Int() (int64, bool) {
 	if i, usual := v.usualInt(); usual {
 		return i, true
 	}
+	if len(v) == 0 || v[0] != '-' && (v[0] < '0' || v[0] > '9') {
+		return 0, false
+	}
 	var n json.Number
-	if len(v) == 0 || (v[0] != '-' && (v[0] < '0' || v[0] > '9')) || json.Unmarshal(v, &n) != nil {
+	if json.Unmarshal(v, &n) != nil {
 		return 0, false
 	}
 	i, err := n.Int64()
@@ -106,7 +109,10 @@ func (v Value) MembersOf(long Long) iter.Seq2[string, Value] {
 			if err != nil {
 				return
 			}
-			key, _ := Value(m.Text[:len(m.Key)+len(`""`)]).String()
+			key := usualKey(m.Key)
+			if key == "" {
+				key, _ = Value(m.Text[:len(m.Key)+len(`""`)]).String()
+			}
 			if !yield(key, m.Value) {
 				return
 			}

@@ -116,14 +116,11 @@ func (h *Handoff) Usage(u api.Usage) api.Usage {
 	return u
 }
 
-// Whole is the whole answer, of which rest is what decode said; token ids are shown to a client that asked for them.
-func (h *Handoff) Whole(d *api.Dialect, rest api.Body, showIDs bool) (api.Body, error) {
+// Whole is the whole answer for the client, of which decode said all, or the rest where its leg is that; clean is what of
+// it is for clients. Prefill's token ids are shown to a client that asked for them.
+func (h *Handoff) Whole(d *api.Dialect, said api.Answer, clean api.Body, showIDs bool) ([]byte, error) {
 	if !h.GoesOn() {
-		return rest, nil
+		return said.As(clean), nil
 	}
-	whole, err := api.WithFirst(d, h.First.Body(), rest)
-	if err == nil && !showIDs {
-		whole = api.WithoutIDs(whole, false)
-	}
-	return whole, err
+	return api.WithFirst(d, h.First.Body(), clean, showIDs)
 }

@@ -24,16 +24,16 @@ func TestHandoff_TheWholeAnswer(t *testing.T) {
 	}
 	behind := &Handoff{First: said(first), goesOn: true}
 	for name, h := range map[string]*Handoff{"no hand-off": nil, "one that decode begins anew": {First: said(first)}} {
-		if got, err := h.Whole(api.Completions, said(rest).Body(), false); err != nil || string(got.Bytes()) != rest || got.Edited() || h.GoesOn() {
-			t.Errorf("%s: %s, %v", name, got.Bytes(), err)
+		if got, err := h.Whole(api.Completions, said(rest), said(rest).Body(), false); err != nil || string(got) != rest || h.GoesOn() {
+			t.Errorf("%s: %s, %v", name, got, err)
 		}
 		if u := h.Usage(api.Usage{Prompt: api.Count{Tokens: 8}}); u.Prompt.Tokens != 8 || u.Output.Tokens != 0 {
 			t.Errorf("%s: %+v", name, u)
 		}
 	}
 	for shown, want := range map[bool]string{true: "[5,6]", false: "null"} {
-		whole, err := behind.Whole(api.Completions, said(rest).Body(), shown)
-		if got := whole.Bytes(); err != nil || gjson.GetBytes(got, "choices.0.text").String() != "Hello" || gjson.GetBytes(got, "choices.0.token_ids").Raw != want {
+		got, err := behind.Whole(api.Completions, said(rest), said(rest).Body(), shown)
+		if err != nil || gjson.GetBytes(got, "choices.0.text").String() != "Hello" || gjson.GetBytes(got, "choices.0.token_ids").Raw != want {
 			t.Errorf("ids are shown: %v: %s, %v", shown, got, err)
 		}
 	}
@@ -43,8 +43,8 @@ func TestHandoff_TheWholeAnswer(t *testing.T) {
 	for name, x := range map[string]struct{ first, rest string }{
 		"prefill said no object": {`[]`, rest}, "decode said no object": {first, `[]`}, "no choice": {first, `{"choices":[]}`},
 	} {
-		if got, err := (&Handoff{First: said(x.first), goesOn: true}).Whole(api.Completions, said(x.rest).Body(), true); err == nil {
-			t.Errorf("%s: %s", name, got.Bytes())
+		if got, err := (&Handoff{First: said(x.first), goesOn: true}).Whole(api.Completions, said(x.rest), said(x.rest).Body(), true); err == nil {
+			t.Errorf("%s: %s", name, got)
 		}
 	}
 }

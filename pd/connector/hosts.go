@@ -41,6 +41,9 @@ func hostOf(v api.Value) string {
 	if !ok || len(text) > maxHost {
 		return ""
 	}
+	if !strings.ContainsAny(text, ":/") { // as most are: no URL, and without a port
+		return text
+	}
 	if u, err := url.Parse(text); err == nil && u.Host != "" {
 		if strings.TrimSuffix(text, "/") == u.Scheme+"://"+u.Host {
 			return u.Hostname()
