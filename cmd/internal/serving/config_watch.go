@@ -14,8 +14,15 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// quietTime lets an editor or a mounted ConfigMap finish writing.
-const quietTime = 200 * time.Millisecond
+const (
+	// quietTime lets an editor or a mounted ConfigMap finish writing.
+	quietTime = 200 * time.Millisecond
+	// longestUnquiet is how long it is waited for where other files of the directory never rest.
+	longestUnquiet = time.Second
+	// lookInterval is the time between two looks at the file itself, which may be a link to one elsewhere, or lie in a
+	// directory that another one has taken the place of: nothing tells of a change there.
+	lookInterval = 2 * time.Second
+)
 
 // fileWatch notifies when a file should be read again: its content differs from
 // what was read last, or SIGHUP came.
@@ -29,6 +36,7 @@ type fileWatch struct {
 
 // watchFile watches until the context ends and then closes the channel. The
 // directory is watched and not the file: editors and Kubernetes replace files.
+// What is not seen there is seen by a look at the file now and then.
 func watchFile(ctx context.Context, file string, last []byte) (<-chan struct{}, error) {
 	dir, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -47,19 +55,31 @@ func (w *fileWatch) run(ctx context.Context) {
 	defer close(w.changes)
 	defer func() { _ = w.dir.Close() }()
 	defer signal.Stop(w.hangup)
-	settle := time.NewTimer(0)
+	settle, look := time.NewTimer(0), time.NewTicker(lookInterval)
+	defer look.Stop()
+	var since time.Time // when it became unquiet; zero: it is quiet
+	unquiet := func() {
+		if since.IsZero() {
+			since = time.Now()
+		}
+		settle.Reset(min(quietTime, time.Until(since.Add(longestUnquiet))))
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-w.dir.Events:
-			settle.Reset(quietTime)
+			unquiet()
 		case err := <-w.dir.Errors:
 			if err != nil { // events were lost, most likely: look at the file
-				settle.Reset(quietTime)
+				unquiet()
+			}
+		case <-look.C:
+			if w.differs() {
+				unquiet()
 			}
 		case <-settle.C:
-			if !bytes.Equal(contentHash(w.file), w.last) {
+			if since = (time.Time{}); w.differs() {
 				w.notify(ctx)
 			}
 		case <-w.hangup:
@@ -67,6 +87,9 @@ func (w *fileWatch) run(ctx context.Context) {
 		}
 	}
 }
+
+// differs reports whether the file is not what was read last.
+func (w *fileWatch) differs() bool { return !bytes.Equal(contentHash(w.file), w.last) }
 
 func (w *fileWatch) notify(ctx context.Context) {
 	w.last = contentHash(w.file)

@@ -1,0 +1,90 @@
+package serving
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// write writes a file anew.
+func write(t *testing.T, file, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Changes are noticed while another file of the directory is written all the time, where the file is a link to one
+// elsewhere, and where another directory has taken the place of its own.
+func TestFileWatch_NoticesChanges(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(t *testing.T, dir, file string){
+		"beside a file that never rests": func(t *testing.T, dir, file string) {
+			noise := filepath.Join(dir, "noise.log")
+			go func() {
+				for ticker := time.NewTicker(quietTime / 20); t.Context().Err() == nil; <-ticker.C {
+					_ = os.WriteFile(noise, []byte(time.Now().String()), 0o600) // fails once the directory is gone
+				}
+			}()
+			eventually(t, "there is noise", func() bool { _, err := os.Stat(noise); return err == nil })
+			write(t, file, "new")
+		},
+		"behind a link": func(t *testing.T, _, file string) {
+			target, err := filepath.EvalSymlinks(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, target, "new")
+		},
+		"in another directory of the name": func(t *testing.T, dir, file string) {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			write(t, file, "new")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			real, dir := filepath.Join(t.TempDir(), "real.yaml"), filepath.Join(t.TempDir(), "watched")
+			file := filepath.Join(dir, "tandem.yaml")
+			write(t, real, "old")
+			if name == "behind a link" {
+				write(t, filepath.Join(dir, "other"), "")
+				if err := os.Symlink(real, file); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				write(t, file, "old")
+			}
+			changes, err := watchFile(t.Context(), file, contentHash(file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			noticed := func(content string) {
+				for deadline := time.After(10 * time.Second); ; {
+					select {
+					case <-changes:
+					case <-deadline:
+						t.Fatalf("%s was not noticed", content)
+					}
+					if is, _ := os.ReadFile(file); string(is) == content {
+						return
+					}
+				}
+			}
+			write(t, real, "first")
+			if name != "behind a link" {
+				write(t, file, "first")
+			}
+			noticed("first") // perhaps by the look with which a watch begins
+			change(t, dir, file)
+			noticed("new")
+			write(t, file, "newer") // a link is followed
+			noticed("newer")
+		})
+	}
+}
