@@ -23,14 +23,19 @@ import (
 // explainLimit is how many alternatives of a choice are shown.
 const explainLimit = 64
 
-// Drainer lets a server drain, or take requests again. false: there is no such server.
-type Drainer func(server string, drain bool) bool
+// Drains lets servers drain, or take requests again.
+type Drains interface {
+	// SetDrain is false where there is no such server.
+	SetDrain(server string, drain bool) bool
+	// Untold reports whether other gateways cannot know yet what was said of a server here.
+	Untold(server string) bool
+}
 
 // Admin is the handler of the admin port: readiness, metrics, why requests went
 // where they did, and which servers drain. unready says why no requests should come, whatever the
 // servers do; "": they may. replicas are the other gateways that decisions are asked of. It is not
 // for clients.
-func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, unready func() string, drainServer Drainer, replicas *peers.Asker) http.Handler {
+func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, unready func() string, drains Drains, replicas *peers.Asker) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
@@ -43,7 +48,9 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, unre
 			http.Error(w, why, http.StatusServiceUnavailable)
 		}
 	})
-	mux.HandleFunc("GET /debug/servers", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, describeServers(fleet, o.Binder.Locality)) })
+	mux.HandleFunc("GET /debug/servers", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, describeServers(fleet, o.Binder.Locality, drains))
+	})
 	mux.HandleFunc("GET /debug/kv", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Binder.Locality.Status()) })
 	mux.HandleFunc("GET /debug/suspects", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, o.Suspects.List(time.Now())) })
 	decisionPages{o, replicas}.register(mux)
@@ -51,7 +58,7 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, unre
 		// A server's ID may have a rank: host:port/dp1.
 		mux.HandleFunc(method+" /drain/{id...}", func(w http.ResponseWriter, r *http.Request) {
 			id := r.PathValue("id")
-			if !drainServer(id, drain) {
+			if !drains.SetDrain(id, drain) {
 				http.Error(w, "there is no such server; /debug/servers names them", http.StatusNotFound)
 				return
 			}
@@ -119,8 +126,9 @@ type ServerStatus struct {
 	Rack         string               `json:"rack,omitempty"`
 	Zone         string               `json:"zone,omitempty"`
 	Up           bool                 `json:"up"`
-	Unresponsive bool                 `json:"in_doubt"` // it is up and answers late
-	Draining     bool                 `json:"draining"` // takes no new request
+	Unresponsive bool                 `json:"in_doubt"`               // it is up and answers late
+	Draining     bool                 `json:"draining"`               // takes no new request
+	Untold       bool                 `json:"drain_untold,omitempty"` // other gateways cannot know yet what an operator said
 	Reason       string               `json:"reason,omitempty"`
 	Models       []string             `json:"models"`
 	Breakers     map[string]string    `json:"breakers"`
@@ -137,7 +145,7 @@ type LegStatus struct {
 	QueueMs  float64 `json:"queue_ms"`
 }
 
-func describeServers(fleet *pools.Fleet, locality *pd.Locality) []ServerStatus {
+func describeServers(fleet *pools.Fleet, locality *pd.Locality, drains Drains) []ServerStatus {
 	now := time.Now()
 	kv := make(map[string][]pd.SourceStatus)
 	for _, source := range locality.Status().Sources {
@@ -148,7 +156,7 @@ func describeServers(fleet *pools.Fleet, locality *pd.Locality) []ServerStatus {
 		h := s.Health()
 		status := ServerStatus{
 			ID: s.ID(), Role: s.Role.String(), Connector: s.Connector(), Reported: s.Identity(), Host: s.Host, Rack: s.Rack, Zone: s.Zone,
-			Up: h.Up, Unresponsive: s.State() == pools.Unresponsive, Draining: s.Drains(), Reason: h.Reason, Models: []string{},
+			Up: h.Up, Unresponsive: s.State() == pools.Unresponsive, Draining: s.Drains(), Untold: drains.Untold(s.ID()), Reason: h.Reason, Models: []string{},
 			Breakers: map[string]string{}, InFlight: map[string]LegStatus{}, OfAll: map[string]int{}, Engine: map[string]float64{},
 			KV: append([]pd.SourceStatus{}, kv[s.ID()]...),
 		}
@@ -261,7 +269,7 @@ func describeMeasured(m *decision.Measured) MeasuredStatus {
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func describeDecision(cost *cost.Model, d decision.Record, alternatives int) DecisionStatus {
-	out := DecisionStatus{RequestID: d.RequestID, Model: d.Model, API: d.API, At: d.At, Outcome: d.Outcome, Attempts: []ChoiceStatus{}}
+	out := DecisionStatus{RequestID: d.RequestID, Model: d.Model, API: d.API, At: d.At, Outcome: d.Result(), Attempts: []ChoiceStatus{}}
 	for i := range d.Choices {
 		c := &d.Choices[i]
 		status := ChoiceStatus{
@@ -275,7 +283,7 @@ func describeDecision(cost *cost.Model, d decision.Record, alternatives int) Dec
 			Measured: describeMeasured(&c.Measured), Alternatives: cost.Explain(c.Demand, c.Candidates, c.Chosen, alternatives),
 		}
 		if status.Outcome == "" {
-			status.Outcome = "served"
+			status.Outcome = decision.Served
 		}
 		out.Attempts = append(out.Attempts, status)
 	}

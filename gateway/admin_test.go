@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,6 +24,16 @@ import (
 // alonePort is the admin port of a gateway that knows of no other.
 var alonePort = peers.NewAsker(peers.Peer{ID: "g", Admin: "http://g", Version: "v1"}, nil, "", nil)
 
+// testDrains are those of a gateway that tells nobody of them.
+type testDrains struct{ fleet *pools.Fleet }
+
+func (d testDrains) SetDrain(id string, drain bool) bool { return len(d.fleet.SetDrain(id, drain)) > 0 }
+
+func (d testDrains) Untold(id string) bool {
+	at := slices.IndexFunc(d.fleet.Servers(), func(s *pools.Server) bool { return s.ID() == id })
+	return d.fleet.Servers()[at].Drains()
+}
+
 // adminOf is the admin port of a gateway.
 func adminOf(t *testing.T, g *running, draining func() bool) (ask func(method, path string) (status int, body string)) {
 	t.Helper()
@@ -32,7 +43,7 @@ func adminOf(t *testing.T, g *running, draining func() bool) (ask func(method, p
 		}
 		return ""
 	}
-	admin := httptest.NewServer(Admin(g.fleet, g.pd, g.registry, unready, func(id string, drain bool) bool { return len(g.fleet.SetDrain(id, drain)) > 0 }, alonePort))
+	admin := httptest.NewServer(Admin(g.fleet, g.pd, g.registry, unready, testDrains{g.fleet}, alonePort))
 	t.Cleanup(admin.Close)
 	return func(method, path string) (int, string) {
 		t.Helper()
@@ -115,8 +126,8 @@ func TestAdmin_Servers(t *testing.T) {
 		if status, body := ask(x.method, "/drain/"+x.id); status != x.status {
 			t.Errorf("%s %s: %d %s", x.method, x.id, status, body)
 		}
-		if got := server(id).Get("draining").Bool(); got != x.drains {
-			t.Errorf("after %s %s it drains: %v", x.method, x.id, got)
+		if got, untold := server(id).Get("draining").Bool(), server(id).Get("drain_untold").Bool(); got != x.drains || untold != x.drains {
+			t.Errorf("after %s %s it drains: %v, and others do not know: %v", x.method, x.id, got, untold)
 		}
 	}
 }

@@ -351,9 +351,9 @@ func (o *Orchestrator) takeRetry(st *requestState, failed *LegError) bool {
 
 // recordDecision keeps the decision for /debug/decisions.
 func (o *Orchestrator) recordDecision(st *requestState, err error) {
-	outcome := "served"
+	outcome := decision.Served
 	if st.client.proxied {
-		outcome = "picked"
+		outcome = decision.Picked
 	}
 	if err != nil {
 		outcome = err.Error()

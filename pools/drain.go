@@ -30,6 +30,7 @@ func (f *Fleet) SetDrainingUnits(units map[string]bool) {
 	for _, s := range f.Servers() {
 		s.drains.byScaling.Store(units[s.UnitName()] || groups[s.group.Load()])
 	}
+	f.updateMissing()
 }
 
 // SetDrain lets a server drain, or take requests again, until the next call or this gateway ends; it
@@ -50,5 +51,6 @@ func (f *Fleet) SetDrain(id string, drain bool) (servers []string) {
 			servers = append(servers, s.id)
 		}
 	}
+	f.updateMissing()
 	return servers
 }

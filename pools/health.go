@@ -142,15 +142,15 @@ func (s *Server) isStarting(now time.Time) bool {
 	return s.Incarnation() == 0 && now.Sub(s.vitals.born) < startingProbes*s.fleet.cfg.ProbeInterval
 }
 
-// Missing returns the roles that have servers, all of which are down, and decode where only prefill has servers. A
-// server that was not probed yet, or may be starting, does not count as down.
+// Missing returns the roles that have servers, all of which are down or drain, and decode where only prefill has
+// servers. A server that was not probed yet, or may be starting, does not count as down.
 func (f *Fleet) Missing() (roles []Role) {
 	now := time.Now()
 	for _, role := range []Role{Prefill, Decode} {
 		there, able := role == Decode && len(f.Servers()) > 0, false // nothing is served without decode
 		for _, s := range f.Servers() {
 			if s.Role.Serves(role) {
-				there, able = true, able || s.ownState() != Down || s.Health().Reason == notProbed || s.isStarting(now)
+				there, able = true, able || !s.Drains() && (s.ownState() != Down || s.Health().Reason == notProbed || s.isStarting(now))
 			}
 		}
 		if there && !able {
@@ -171,7 +171,7 @@ func (f *Fleet) updateMissing() {
 	for i, role := range []Role{Prefill, Decode} {
 		switch was := f.missing.roles[i]; {
 		case now[i] && !was:
-			f.log.Warn("role without a server: there is none, or all are down", "role", role.String())
+			f.log.Warn("role without a server: there is none, or all are down or drain", "role", role.String())
 		case was && !now[i]:
 			f.log.Info("role has a server again", "role", role.String())
 		}

@@ -142,14 +142,16 @@ func TestFleet_ARoleIsMissingWhenItsServersAreDown(t *testing.T) {
 	}{
 		{func() {}, nil, ""},
 		{func() { fail(s[0]) }, nil, ""}, // the other one was not probed
-		{func() { fail(s[1]) }, []Role{Prefill}, "role without a server: there is none, or all are down\" role=prefill"},
+		{func() { fail(s[1]) }, []Role{Prefill}, "role without a server: there is none, or all are down or drain\" role=prefill"},
 		{func() { fail(s[1]) }, []Role{Prefill}, ""},
 		{func() { pass(s[0]) }, nil, "role has a server again\" role=prefill"},
 		{func() { s[0].late(time.Now()) }, nil, ""}, // unresponsive is not down
 		{func() { pass(s[1]); pass(s[2]) }, nil, ""},
-		{func() { fail(s[2]) }, []Role{Decode}, "role without a server: there is none, or all are down\" role=decode"},
-		{func() { fail(s[0]); fail(s[1]) }, []Role{Prefill, Decode}, "role without a server: there is none, or all are down\" role=prefill"},
+		{func() { fail(s[2]) }, []Role{Decode}, "role without a server: there is none, or all are down or drain\" role=decode"},
+		{func() { fail(s[0]); fail(s[1]) }, []Role{Prefill, Decode}, "role without a server: there is none, or all are down or drain\" role=prefill"},
 		{func() { pass(s[2]) }, []Role{Prefill}, "role has a server again\" role=decode"},
+		{func() { f.SetDrain(s[2].ID(), true) }, []Role{Prefill, Decode}, "role without a server: there is none, or all are down or drain\" role=decode"},
+		{func() { f.SetDrain(s[2].ID(), false) }, []Role{Prefill}, "role has a server again\" role=decode"},
 	} {
 		out.Reset()
 		step.do()

@@ -25,7 +25,7 @@ var (
 		"1 while the server was up and answers late: it gets nothing new while others are alive, and keeps what it has.",
 		serverLabels, nil)
 	missingDesc = prometheus.NewDesc("tandem_role_missing",
-		"1 while all servers of the role are down, or only prefill has servers, so that requests are answered by the other role or not at all.", []string{"role"}, nil)
+		"1 while all servers of the role are down or drain, or only prefill has servers, so that requests are answered by the other role or not at all.", []string{"role"}, nil)
 	breakerDesc = prometheus.NewDesc("tandem_breaker_state",
 		"State of the server's breaker for a leg: 0 closed, 1 half open (one request tries it), 2 open (it gets none).", legLabels, nil)
 	wouldEjectDesc = prometheus.NewDesc("tandem_breaker_would_eject",

@@ -99,11 +99,13 @@ func awaitDrained(ctx context.Context, admin adminport.Port, server string, out 
 		for _, requests := range servers[at].OfAll {
 			left += requests
 		}
-		if left == 0 {
+		switch untold := servers[at].Untold; {
+		case left == 0 && !untold:
 			_, _ = fmt.Fprintln(out, server, "has no request any more")
 			return nil
-		}
-		if left != last {
+		case left != last && untold:
+			_, _ = fmt.Fprintf(out, "%s has requests of this gateway: %d; other gateways may not know yet that it drains\n", server, left)
+		case left != last:
 			_, _ = fmt.Fprintf(out, "%s has requests: %d\n", server, left)
 		}
 		last = left

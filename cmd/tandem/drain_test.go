@@ -19,7 +19,7 @@ func run(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// drain --wait ends when the server has no request any more, on neither leg, and says what it
+// drain --wait ends when the server has no request any more, on neither leg and of no gateway, and says what it
 // waits for.
 func TestDrain_WaitsForTheLastRequest(t *testing.T) {
 	var asked atomic.Int64
@@ -30,7 +30,9 @@ func TestDrain_WaitsForTheLastRequest(t *testing.T) {
 			drained.Store(true)
 			w.WriteHeader(http.StatusNoContent)
 		case "GET /debug/servers":
-			legs := []string{`{"prefill":1,"decode":1}`, `{"prefill":0,"decode":1}`, `{"prefill":0,"decode":0}`}
+			legs := []string{
+				`{"prefill":0,"decode":0},"drain_untold":true`, `{"prefill":1,"decode":1}`, `{"prefill":0,"decode":1}`, `{"prefill":0,"decode":0}`,
+			}
 			_, _ = w.Write([]byte(`[{"id":"10.0.0.1:8000","in_flight_of_all":{"decode":9}},{"id":"10.0.0.1:8000/dp1","draining":true,"in_flight_of_all":` + legs[asked.Add(1)-1] + `}]`))
 		default:
 			http.NotFound(w, r)
@@ -38,10 +40,10 @@ func TestDrain_WaitsForTheLastRequest(t *testing.T) {
 	}))
 	defer admin.Close()
 	out, err := run(t, "drain", "10.0.0.1:8000/dp1", "--wait", "--admin", admin.URL)
-	if err != nil || asked.Load() != 3 || !drained.Load() {
+	if err != nil || asked.Load() != 4 || !drained.Load() {
 		t.Errorf("%v after %d looks, drained: %v", err, asked.Load(), drained.Load())
 	}
-	if want := "10.0.0.1:8000/dp1 has requests: 2\n10.0.0.1:8000/dp1 has requests: 1\n10.0.0.1:8000/dp1 has no request any more\n"; out != want {
+	if want := "10.0.0.1:8000/dp1 has requests of this gateway: 0; other gateways may not know yet that it drains\n10.0.0.1:8000/dp1 has requests: 2\n10.0.0.1:8000/dp1 has requests: 1\n10.0.0.1:8000/dp1 has no request any more\n"; out != want {
 		t.Errorf("it says %q", out)
 	}
 }

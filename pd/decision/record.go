@@ -10,6 +10,12 @@ import (
 	"github.com/tandem-gateway/tandem/pd/firsttoken"
 )
 
+// Outcomes of requests that had no error until their answer began.
+const (
+	Served = "served"
+	Picked = "picked" // for another proxy, which sends it
+)
+
 // Record is why a request went where it did: one choice per attempt.
 type Record struct {
 	RequestID string
@@ -17,8 +23,16 @@ type Record struct {
 	API       string
 	At        time.Time
 	Choices   []Choice
-	Outcome   string
-	Ended     bool // all that is known of it is here
+	Outcome   string // Served, Picked, or the error
+	Ended     bool   // all that is known of it is here
+}
+
+// Result is what the request came to in the end: of a stream that was begun and broke, what its last attempt did.
+func (d *Record) Result() string {
+	if n := len(d.Choices); d.Outcome == Served && n > 0 && d.Choices[n-1].Outcome != "" {
+		return d.Choices[n-1].Outcome
+	}
+	return d.Outcome
 }
 
 // Choice is what one attempt chose from, and how it ended.

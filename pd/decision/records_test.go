@@ -169,3 +169,28 @@ func TestRecords_IsUsedByManyAtOnce(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// A stream that broke behind its head was not served, whatever was said when it was begun.
+func TestRecord_Result(t *testing.T) {
+	for name, c := range map[string]struct {
+		outcome  string
+		attempts []string
+		want     string
+	}{
+		"served":                 {Served, []string{""}, Served},
+		"served by the second":   {Served, []string{"no connection", ""}, Served},
+		"broken":                 {Served, []string{"", "stream broke: unexpected EOF"}, "stream broke: unexpected EOF"},
+		"refused":                {"no server", nil, "no server"},
+		"failed":                 {"status 400", []string{"status 400"}, "status 400"},
+		"picked":                 {Picked, []string{""}, Picked},
+		"none was chosen for it": {Served, nil, Served},
+	} {
+		r := Record{Outcome: c.outcome}
+		for _, outcome := range c.attempts {
+			r.Choices = append(r.Choices, Choice{Outcome: outcome})
+		}
+		if got := r.Result(); got != c.want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}

@@ -28,16 +28,17 @@ type Sync struct {
 
 	said chan struct{} // something is to be written
 
-	mu        sync.Mutex      // guards the rest
-	drained   map[string]bool // servers that operators drain, as far as is known
-	unwritten map[string]bool // what an operator said here, drain or not, and Redis does not have yet
+	mu        sync.Mutex           // guards the rest
+	drained   map[string]bool      // servers that operators drain, as far as is known
+	unwritten map[string]bool      // what an operator said here, drain or not, and Redis does not have yet
+	written   map[string]time.Time // when Redis had it
 }
 
 // New returns a Sync that keeps what is shared in a hash with the prefix. The caller runs it.
 func New(fleet *pools.Fleet, client redis.UniversalClient, prefix string, log *slog.Logger) *Sync {
 	return &Sync{
 		fleet: fleet, client: client, key: prefix + "drains", log: log, said: make(chan struct{}, 1),
-		drained: make(map[string]bool), unwritten: make(map[string]bool),
+		drained: make(map[string]bool), unwritten: make(map[string]bool), written: make(map[string]time.Time),
 	}
 }
 
@@ -57,6 +58,21 @@ func (s *Sync) SetDrain(id string, drain bool) bool {
 	}
 	return len(members) > 0
 }
+
+// Untold reports whether something was said of a server here that other gateways may not know yet: Redis does not have
+// it, or has it for less time than passes until all have looked.
+func (s *Sync) Untold(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, unwritten := s.unwritten[id]; unwritten {
+		return true
+	}
+	since, is := s.written[id]
+	return is && time.Since(since) < untilKnown
+}
+
+// untilKnown is how long after it was written all others have looked, and told what they have on the server.
+const untilKnown = interval + 2*patience
 
 func (s *Sync) noteLocked(id string, drain bool) {
 	if drain {
@@ -127,9 +143,11 @@ func (s *Sync) take(seen view) {
 	defer s.mu.Unlock()
 	for id, drain := range seen.unwritten {
 		if said, still := s.unwritten[id]; still && said == drain {
-			delete(s.unwritten, id) // it is written
+			delete(s.unwritten, id)
+			s.written[id] = time.Now()
 		}
 	}
+	maps.DeleteFunc(s.written, func(_ string, since time.Time) bool { return time.Since(since) >= untilKnown })
 	for id, r := range seen.shared {
 		if _, said := s.unwritten[id]; said {
 			continue
@@ -138,7 +156,9 @@ func (s *Sync) take(seen view) {
 			continue
 		}
 		if r.drain || s.drained[id] {
-			s.fleet.SetDrain(id, r.drain)
+			if here := s.fleet.SetDrain(id, r.drain); len(here) > 0 && r.drain != s.drained[id] {
+				s.log.Info("drain set through another gateway", "server", id, "drain", r.drain)
+			}
 			s.noteLocked(id, r.drain)
 		}
 	}

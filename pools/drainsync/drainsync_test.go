@@ -115,6 +115,25 @@ func TestSync_WhatOneIsToldHoldsForAll(t *testing.T) {
 	wantDraining(t, "said again", "a", first, second, later)
 }
 
+// What was said to another gateway is logged once, where it changes something here.
+func TestSync_LogsWhatAnotherWasTold(t *testing.T) {
+	r, log := redisserver.Start(t), &testlog.Buffer{}
+	first, second := newGateway(t, r, "a"), newGateway(t, r, "a")
+	second.log = slog.New(slog.NewTextHandler(log, nil))
+	for _, drain := range []bool{true, false} {
+		first.SetDrain("a:1", drain)
+		shares(t, first, second)
+		want := fmt.Sprintf("msg=\"drain set through another gateway\" server=a:1 drain=%v\n", drain)
+		if said := log.Take(); !strings.HasSuffix(said, want) || strings.Count(said, "\n") != 1 {
+			t.Errorf("drain %v: %q", drain, said)
+		}
+	}
+	second.SetDrain("a:1", true) // who is told logs it at its admin port
+	if shares(t, second, first); log.Take() != "" {
+		t.Error("what was said here is logged as said elsewhere")
+	}
+}
+
 // A server that comes back, or that another gateway has only, drains as soon as it is there.
 func TestSync_AServerThatComesLaterDrains(t *testing.T) {
 	r := redisserver.Start(t)
@@ -143,9 +162,22 @@ func TestSync_OutlivesRedis(t *testing.T) {
 	if took := time.Since(start); took > 10*patience {
 		t.Errorf("a round takes %v", took)
 	}
+	if !first.Untold("a:1") || first.Untold("b:1") {
+		t.Error("others are believed to know what Redis does not have")
+	}
 	r.Continue()
 	shares(t, first, second)
 	wantDraining(t, "when Redis answers again", "a", first, second)
+	if !first.Untold("a:1") || second.Untold("a:1") {
+		t.Error("others are believed to have looked the moment that it was written")
+	}
+	first.written["a:1"] = time.Now().Add(-untilKnown)
+	if first.Untold("a:1") {
+		t.Error("others are believed never to look")
+	}
+	if shares(t, first); len(first.written) > 0 {
+		t.Error("what all know is kept")
+	}
 
 	r.Do("FLUSHALL")
 	shares(t, second, first)

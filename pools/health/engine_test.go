@@ -351,6 +351,9 @@ func TestProber_SaysEachChangeOnce(t *testing.T) {
 			{answers(200), `level=INFO msg="server up"`},
 			{silent, `level=WARN msg="server unresponsive`},
 			{answers(403), `level=WARN msg="server down: the engine wants a key`},
+			{answers(200), `level=INFO msg="server up"`},
+			// A request notices first.
+			{func() { answers(503)(); s.MarkDown("connection lost and refused") }, `level=WARN msg="server down" role=decode reason="/health answered 503"`},
 		} {
 			step.do()
 			time.Sleep(3*pools.Default().ProbeTimeout + 3*pools.Default().ProbeInterval) // for some probes, late or not

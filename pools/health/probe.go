@@ -29,6 +29,7 @@ type prober struct {
 
 	goes         sync.WaitGroup // goroutines that probe, or wait for an answer that is late
 	unresponsive bool           // and that was logged
+	saidUp       bool           // the log said last that the server is up
 }
 
 // lateAnswer is how long the answer to a probe that is late is a sign of life yet.
@@ -105,6 +106,7 @@ func (p *prober) probe(ctx context.Context) (inTime bool) {
 	if !was.Up {
 		p.log.Info("server up", "role", p.server.Role.String(), "models", modelIDs(models))
 	}
+	p.saidUp = true
 	if load, ok := p.load.Scrape(ctx, p.read); ok {
 		p.server.ReportLoad(load)
 	}
@@ -159,15 +161,18 @@ func (p *prober) late(sent time.Time) {
 	}
 }
 
+// down notes that a probe failed. Where a request noticed it first the server is down already, and the log has yet to
+// say so.
 func (p *prober) down(was *pools.Health, err error) {
 	why := reason(err)
 	p.server.ProbeFailed(was, why)
-	p.unresponsive = false
+	saidUp := p.saidUp
+	p.unresponsive, p.saidUp = false, false
 	switch {
-	case AsksForKey(err) && (was.Up || was.Reason != why):
+	case AsksForKey(err) && (saidUp || was.Reason != why):
 		p.log.Warn("server down: the engine wants a key, or another one than it was shown; engine-key-file names the file that holds it",
 			"role", p.server.Role.String(), "reason", why)
-	case was.Up:
+	case saidUp:
 		p.log.Warn("server down", "role", p.server.Role.String(), "reason", why)
 	case was.Reason != why:
 		p.log.Info("server not up", "role", p.server.Role.String(), "reason", why)

@@ -295,7 +295,7 @@ func (n *Node) adminRoutes(reg *prometheus.Registry) http.Handler {
 		Ask: n.peers.Ask,
 	})
 	mux := http.NewServeMux()
-	mux.Handle("/", gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.unready, n.setDrain, n.peers))
+	mux.Handle("/", gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.unready, n.drains(), n.peers))
 	mux.Handle("GET /{$}", n.ports.page)
 	mux.Handle("/ui/", n.ports.page)
 	mux.Handle("GET /debug/links", n.ports.page)

@@ -7,11 +7,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/gateway/peers"
 	"github.com/tandem-gateway/tandem/pd/modelsync"
 	"github.com/tandem-gateway/tandem/pd/modeltokens"
 	"github.com/tandem-gateway/tandem/pd/textsync"
+	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/drainsync"
 	"github.com/tandem-gateway/tandem/pools/replicas"
 	"github.com/tandem-gateway/tandem/pools/standby"
@@ -49,12 +51,21 @@ func (n *Node) joinReplicas(reg prometheus.Registerer) (err error) {
 	return nil
 }
 
-// setDrain lets a server drain, or take requests again, for all gateways that share a Redis.
-func (n *Node) setDrain(server string, drain bool) bool {
+// ownDrains are the drains of a gateway that shares no Redis.
+type ownDrains struct{ fleet *pools.Fleet }
+
+func (d ownDrains) SetDrain(server string, drain bool) bool {
+	return len(d.fleet.SetDrain(server, drain)) > 0
+}
+
+func (ownDrains) Untold(string) bool { return false }
+
+// drains lets servers drain for all gateways that share a Redis.
+func (n *Node) drains() gateway.Drains {
 	if n.sharing.drains == nil {
-		return len(n.fleet.SetDrain(server, drain)) > 0
+		return ownDrains{n.fleet}
 	}
-	return n.sharing.drains.SetDrain(server, drain)
+	return n.sharing.drains
 }
 
 // run shares until the context ends.
