@@ -3,6 +3,8 @@ package engine
 import (
 	"strings"
 	"testing"
+
+	"github.com/tidwall/gjson"
 )
 
 func TestErrors_AreThoseOfVLLM(t *testing.T) {
@@ -47,5 +49,24 @@ func TestErrors_AreThoseOfVLLM(t *testing.T) {
 	}
 	if s := e.State(); s.KVBlocksUsed != 0 || s.ServerLoad != 0 {
 		t.Errorf("left behind: %d blocks, load %d", s.KVBlocksUsed, s.ServerLoad)
+	}
+}
+
+// Since 0.32 an answer is as long as there is room for behind its prompt, and only a bound beyond the context is
+// refused; before, any that did not fit was.
+func TestErrors_AnAnswerThatDoesNotFit(t *testing.T) {
+	chat := chatBody(4000, 3)
+	for version, want := range map[string]map[int]int{
+		"0.31.0": {90: 200, 700: 400, 4096: 400, 4097: 400},
+		"0.32.0": {90: 200, 700: 200, 4096: 200, 4097: 400},
+	} {
+		e := start(t, func(c *Config) { c.Version = version })
+		for most, status := range want {
+			got, raw := post(t, e, "/v1/chat/completions", chat.with(fields{"max_tokens": most, "ignore_eos": true}))
+			prompt, said := gjson.GetBytes(raw, "usage.prompt_tokens").Int(), gjson.GetBytes(raw, "usage.completion_tokens").Int()
+			if got != status || status == 200 && said != min(int64(most), 4096-prompt) {
+				t.Errorf("%s, max_tokens %d: %d, %d tokens behind %d: %.200s", version, most, got, said, prompt, raw)
+			}
+		}
 	}
 }

@@ -233,6 +233,10 @@ func (e *Engine) checkLength(prompt int, sampling *sampling) error {
 		return badRequest("input_tokens", "This model's maximum context length is %d tokens. However, your request has %d input tokens. Please reduce the length of the input messages.", limit, prompt)
 	case sampling.maxTokens < 0:
 		sampling.maxTokens = limit - prompt
+	case e.isVLLM(32) && sampling.maxTokens > limit: // renderers/params.py, TokenizeParams
+		return badRequest("max_tokens", "max_tokens=%d cannot be greater than max_model_len=%d. Please request fewer output tokens.", sampling.maxTokens, limit)
+	case e.isVLLM(32): // as long as there is room for (entrypoints/serve/utils/api_utils.py, get_max_tokens)
+		sampling.maxTokens = min(sampling.maxTokens, limit-prompt)
 	case prompt+sampling.maxTokens > limit:
 		return badRequest("max_tokens", "This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the messages, %d in the completion). Please reduce the length of the messages or completion.",
 			limit, prompt+sampling.maxTokens, prompt, sampling.maxTokens)

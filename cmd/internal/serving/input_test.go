@@ -90,6 +90,17 @@ func TestInput_AContextTooLongIsTheEnginesOwn400(t *testing.T) {
 	}
 }
 
+// A bound on the answer beyond the model's context is refused here; up to that it is the engine's to say.
+func TestInput_AnAnswerLongerThanTheContext(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.MaxModelLen, cfg.Version = 256, "0.32.0" }})
+	for most, want := range map[string]int{"200": 200, "256": 200, "257": 400} {
+		got := c.post("/v1/completions", `{"model":"test-model","prompt":"hi there","ignore_eos":true,"max_tokens":`+most+`}`)
+		if got.status != want || want == 400 && !strings.Contains(got.body, "maximum context length is 256 tokens; max_tokens is 257") {
+			t.Errorf("max_tokens %s: %d %s", most, got.status, got.body)
+		}
+	}
+}
+
 func TestInput_TheConnectionStaysUsable(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))

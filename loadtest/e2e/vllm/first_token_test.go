@@ -34,6 +34,7 @@ func TestFirstToken(t *testing.T) {
 	t.Run("what has no text is said by decode", func(t *testing.T) { partOfACharacter(t, g, d) })
 	t.Run("a response goes on by ids and begins anew", func(t *testing.T) { responsesBeginAnew(t, p, d) })
 	t.Run("a message tells no ids", func(t *testing.T) { messagesTellNoIDs(t, p) })
+	t.Run("an answer ends with the context", func(t *testing.T) { endsWithTheContext(t, g, d) })
 	t.Run("decode says prefill's token again", func(t *testing.T) { saysItAgain(t, p, d) })
 }
 
@@ -254,6 +255,21 @@ func goesOn(t *testing.T, p, d *engine) {
 	t.Logf("10 prompts of 33 to 6,001 tokens, 24 tokens each: equal ids, log-probabilities differ by at most %.4f", most)
 	if most > 0.05 {
 		t.Error("too far apart")
+	}
+}
+
+// endsWithTheContext: an answer that is asked to be longer than there is room for behind its prompt is as long as there
+// is (entrypoints/serve/utils/api_utils.py, get_max_tokens). Older versions refused it.
+func endsWithTheContext(t *testing.T, g gateway, d *engine) {
+	const context, prompt = 8192, 8152 + 1 // which is no end of a block
+	for _, most := range []int{context - prompt, 200, context} {
+		body := map[string]any{"prompt": promptOf(77, prompt), "max_tokens": most, "temperature": 0, "ignore_eos": true}
+		for name, url := range map[string]string{"engine": d.url, "gateway": g.url} {
+			got, err := tell(url, body)
+			if err != nil || got.Output != context-prompt || got.Prompt != prompt || got.Finish != "length" {
+				t.Errorf("max_tokens %d, %s: %d tokens behind %d, %q, %v", most, name, got.Output, got.Prompt, got.Finish, err)
+			}
+		}
 	}
 }
 
