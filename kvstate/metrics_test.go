@@ -62,17 +62,25 @@ func TestCollector(t *testing.T) {
 	}
 }
 
-// How late a batch was is told where the engine's clock and ours agree that it may be so, and not else.
+// How late a batch was is told where the engine's clock and ours agree that it may be so, and not else; a replayed one
+// was not late.
 func TestCollector_LagWhereItIsKnown(t *testing.T) {
 	for name, c := range map[string]struct {
-		at   float64 // of the batch, by the engine's clock
-		want int     // series
+		at       float64 // of the batch, by the engine's clock
+		replayed bool
+		want     int // series
 	}{
-		"now":                         {float64(time.Now().Unix()), 1},
-		"by a clock that starts at 0": {1, 0},
+		"now":                         {float64(time.Now().Unix()), false, 1},
+		"by a clock that starts at 0": {1, false, 0},
+		"a minute ago, replayed":      {float64(time.Now().Unix() - 60), true, 0},
 	} {
 		ix, s := opened(t, Spec{})
-		s.ApplyLive(Message{Payload: wireBatch(wireForm{}, c.at, wireEvent{kind: "BlockStored", hashes: []uint64{1}, tokens: count(0, 16), size: 16, medium: "GPU"})})
+		apply := func(m Message) { s.ApplyLive(m) }
+		if c.replayed {
+			s.BeginReplay(ReplayRequest{Start, 0})
+			apply = s.ApplyReplayed
+		}
+		apply(Message{Payload: wireBatch(wireForm{}, c.at, wireEvent{kind: "BlockStored", hashes: []uint64{1}, tokens: count(0, 16), size: 16, medium: "GPU"})})
 		registry := prometheus.NewPedanticRegistry()
 		registry.MustRegister(ix.Collector())
 		families, err := registry.Gather()

@@ -123,7 +123,9 @@ func (s *Source) applyLiveLocked(m Message) ReplayRequest {
 	}
 	if !request.Needed() {
 		if do != ignore {
-			s.applyLocked(m, this)
+			if seconds, ok := s.applyLocked(m, this); ok {
+				s.counts.recordLag(seconds, time.Now())
+			}
 		}
 		s.seq.recordSeen(this)
 	}
@@ -131,17 +133,18 @@ func (s *Source) applyLiveLocked(m Message) ReplayRequest {
 }
 
 // applyLocked applies a message that is the next in order. One that cannot be read takes
-// all knowledge with it, since it may have reported removals.
-func (s *Source) applyLocked(m Message, this stamp) {
+// all knowledge with it, since it may have reported removals. It returns the time of the message by the engine's clock.
+func (s *Source) applyLocked(m Message, this stamp) (seconds float64, ok bool) {
+	defer s.seq.recordApplied(this)
 	s.counts.Bytes += uint64(len(m.Payload))
 	if err := s.batch.decode(m.Payload); err != nil {
 		s.counts.Unreadable++
 		s.resetLocked(ResetUnreadable)
-	} else {
-		s.apply(&s.batch)
-		s.counts.recordBatchTime(s.batch.seconds, time.Now())
+		return 0, false
 	}
-	s.seq.recordApplied(this)
+	s.apply(&s.batch)
+	s.counts.LastBatch = time.Now()
+	return s.batch.seconds, true
 }
 
 // BeginReplay says that the answers to a request will follow.

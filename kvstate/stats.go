@@ -61,7 +61,7 @@ type Counts struct {
 	Resets                 [resets]uint64
 	Dropped                [drops]uint64
 
-	// EngineLag is how old the last batch was when it came, in seconds, by the clocks of
+	// EngineLag is how old the last batch was that came as it was sent, in seconds, by the clocks of
 	// both sides; NaN: not known. LastBatch is when it came,
 	// from the engine or through the replica that receives from it.
 	EngineLag float64
@@ -98,9 +98,8 @@ func sum(reasons map[string]uint64) (total uint64) {
 	return total
 }
 
-// recordBatchTime notes the time of a batch by the engine's clock.
-func (c *Counts) recordBatchTime(seconds float64, now time.Time) {
-	c.LastBatch = now
+// recordLag notes how old a batch is that comes as it was sent, by the engine's clock; what is replayed is old.
+func (c *Counts) recordLag(seconds float64, now time.Time) {
 	c.EngineLag = math.NaN()
 	if lag := float64(now.UnixMicro())/1e6 - seconds; math.Abs(lag) < 24*3600 { // NaN is not
 		c.EngineLag = max(0, lag)
