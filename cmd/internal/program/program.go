@@ -1,5 +1,5 @@
 // Package program is what the two programs have in common as commands: the root with its
-// version, how they end by signals, and the hint at a flag that was mistyped.
+// version, how they end by signals, and the hint at a flag or command that was mistyped.
 package program
 
 import (
@@ -41,11 +41,38 @@ func Main(root *cobra.Command) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the drain
-	if err := root.ExecuteContext(ctx); err != nil {
+	if err := execute(ctx, root); err != nil {
 		fmt.Fprintln(os.Stderr, root.Name()+": "+err.Error())
 		os.Exit(1)
 	}
 }
+
+// execute runs a program. Of a command that only holds others cobra would print the help, as if all were well,
+// where one of them is mistyped.
+func execute(ctx context.Context, root *cobra.Command) error {
+	root.InitDefaultCompletionCmd() // else cobra adds it too late for what follows
+	for _, cmd := range root.Commands() {
+		if cmd.HasSubCommands() && !cmd.Runnable() {
+			cmd.Args, cmd.RunE, cmd.DisableFlagsInUseLine = noCommand, printHelp, true
+		}
+	}
+	return root.ExecuteContext(ctx)
+}
+
+// noCommand refuses the name of a command that is not there, with the one that was most likely meant.
+func noCommand(cmd *cobra.Command, args []string) error {
+	err := cobra.NoArgs(cmd, args)
+	if err == nil {
+		return nil
+	}
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	return fmt.Errorf("%w%s", err, nearest.Hint(args[0], names))
+}
+
+func printHelp(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
 func versionCommand(name string) *cobra.Command {
 	return &cobra.Command{
