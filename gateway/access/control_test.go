@@ -129,8 +129,11 @@ func TestKeys_AFileWithAMistakeIsRefusedWithoutNamingAKey(t *testing.T) {
 		"a negative limit":    {testSecret + "keys:\n" + entry("k", "tenant: a", "requests-per-minute: -1"), "requests-per-minute"},
 		"an unknown field":    {testSecret + "keys:\n" + entry("k", "tenant: a", "colour: red"), "unknown field"},
 		"not a file of keys":  {"[]", "mapping"},
-		"a limit in words":    {testSecret + "keys:\n" + entry("k", "tenant: a", "requests-per-minute: sk-very-private"), "[5:"},
-		"a deadline in words": {testSecret + "keys:\n" + entry("k", "tenant: a", "deadline: soon"), "duration"},
+		"a limit in words":    {testSecret + "keys:\n" + entry("k", "tenant: a", "requests-per-minute: sk-very-private"), "line 5: requests-per-minute: want a whole number"},
+		"a deadline in words": {testSecret + "keys:\n" + entry("k", "tenant: a", "deadline: sk-very-private"), "key 1: deadline: want a time with its unit, such as 30s"},
+		"no unit":             {testSecret + "keys:\n" + entry("k", "tenant: a", "deadline: 10"), "key 1: deadline: want a time with its unit, such as 30s"},
+		"a number for a list": {testSecret + "keys:\n" + entry("k", "tenant: a", "may-set: 3"), "line 5: may-set: "},
+		"a list for a time":   {testSecret + "keys:\n" + entry("k", "tenant: a", "ttft-slo: [sk-very-private]"), "line 5: ttft-slo: want a single value"},
 	} {
 		_, err := ReadKeys([]byte(x.content), DefaultConfig())
 		if err == nil || !strings.Contains(err.Error(), x.want) || strings.Contains(err.Error(), "sk-very-private") {

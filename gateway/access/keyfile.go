@@ -5,11 +5,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/token"
 )
 
 // keyFile is the file of keys. It holds no key, only the SHA-256 of each.
@@ -33,11 +35,13 @@ type keyEntry struct {
 	Output     int `yaml:"output-tokens-per-minute"`
 	Concurrent int `yaml:"concurrent-requests"`
 
-	MaxSamples int           `yaml:"max-samples"`       // 0: the configured bound
-	MaxOutput  int           `yaml:"max-output-tokens"` // bound that one request may set
-	Deadline   time.Duration `yaml:"deadline"`          // 0: the configured one
-	TTFT       time.Duration `yaml:"ttft-slo"`          // 0: the configured one of the model
-	ITL        time.Duration `yaml:"itl-slo"`           // likewise
+	MaxSamples int `yaml:"max-samples"`       // 0: the configured bound
+	MaxOutput  int `yaml:"max-output-tokens"` // bound that one request may set
+
+	// Texts, of which YAML's reader would not say what is wrong. Empty is as 0s.
+	Deadline string `yaml:"deadline"` // 0s: the configured one
+	TTFT     string `yaml:"ttft-slo"` // 0s: the configured one of the model
+	ITL      string `yaml:"itl-slo"`  // likewise
 }
 
 // leastSecret is the length of the shortest secret, in bytes.
@@ -47,8 +51,7 @@ const leastSecret = 32
 func ReadKeys(content []byte, cfg Config) (*Keys, error) {
 	var file keyFile
 	if err := yaml.UnmarshalWithOptions(content, &file, yaml.Strict()); err != nil {
-		// Without the source: somebody may have written a key where its hash belongs.
-		return nil, errors.New(strings.TrimSpace(yaml.FormatError(err, false, false)))
+		return nil, fileError(err)
 	}
 	if len(file.Secret) < leastSecret {
 		return nil, fmt.Errorf("secret: want at least %d characters, such as those of openssl rand -hex 32", leastSecret)
@@ -66,6 +69,29 @@ func ReadKeys(content []byte, cfg Config) (*Keys, error) {
 	return keys, nil
 }
 
+// fileError is what the YAML reader found wrong, with its line and setting. It holds neither the source nor a value:
+// somebody may have written a key where it does not belong.
+func fileError(err error) error {
+	var fault yaml.Error
+	if !errors.As(err, &fault) || fault.GetToken() == nil {
+		return errors.New(strings.TrimSpace(yaml.FormatError(err, false, false)))
+	}
+	at, text := fault.GetToken(), fault.GetMessage()
+	var wrong *yaml.TypeError
+	if errors.As(err, &wrong) && wrong.DstType != nil {
+		switch wrong.DstType.Kind() {
+		case reflect.Int:
+			text = "want a whole number"
+		case reflect.String:
+			text = "want a single value"
+		}
+	}
+	if colon := at.Prev; colon != nil && colon.Type == token.MappingValueType && colon.Prev != nil {
+		text = colon.Prev.Value + ": " + text
+	}
+	return fmt.Errorf("line %d: %s", at.Position.Line, text)
+}
+
 func (e keyEntry) key(secret []byte, cfg Config) (*Key, error) {
 	digest, err := hex.DecodeString(e.SHA256)
 	if err != nil || len(digest) != sha256.Size {
@@ -81,9 +107,21 @@ func (e keyEntry) key(secret []byte, cfg Config) (*Key, error) {
 	if class < 0 {
 		return nil, fmt.Errorf("class %q is none of %q", e.Class, cfg.Classes)
 	}
+	var deadline, ttft, itl time.Duration
+	for _, of := range []struct {
+		name, text string
+		into       *time.Duration
+	}{{"deadline", e.Deadline, &deadline}, {"ttft-slo", e.TTFT, &ttft}, {"itl-slo", e.ITL, &itl}} {
+		if of.text == "" {
+			continue
+		}
+		if *of.into, err = time.ParseDuration(of.text); err != nil {
+			return nil, fmt.Errorf("%s: want a time with its unit, such as 30s", of.name)
+		}
+	}
 	for name, n := range map[string]int{
 		"requests-per-minute": e.Requests, "prompt-tokens-per-minute": e.Prompt, "output-tokens-per-minute": e.Output,
-		"concurrent-requests": e.Concurrent, "max-samples": e.MaxSamples, "max-output-tokens": e.MaxOutput, "deadline": int(e.Deadline), "ttft-slo": int(e.TTFT), "itl-slo": int(e.ITL),
+		"concurrent-requests": e.Concurrent, "max-samples": e.MaxSamples, "max-output-tokens": e.MaxOutput, "deadline": int(deadline), "ttft-slo": int(ttft), "itl-slo": int(itl),
 	} {
 		if n < 0 {
 			return nil, fmt.Errorf("%s must not be negative", name)
@@ -91,15 +129,15 @@ func (e keyEntry) key(secret []byte, cfg Config) (*Key, error) {
 	}
 	key := &Key{
 		ID: hex.EncodeToString(digest[:8]), Tenant: e.Tenant, Salt: salt(secret, e.Tenant), Class: class, models: e.Models,
-		MaxSamples: cfg.MaxSamples, MaxOutput: e.MaxOutput, Deadline: cfg.Deadline, TTFT: e.TTFT, ITL: e.ITL,
+		MaxSamples: cfg.MaxSamples, MaxOutput: e.MaxOutput, Deadline: cfg.Deadline, TTFT: ttft, ITL: itl,
 		limits: Limits{Requests: e.Requests, Prompt: e.Prompt, Output: e.Output, Concurrent: e.Concurrent},
 	}
 	copy(key.digest[:], digest)
 	if e.MaxSamples > 0 {
 		key.MaxSamples = e.MaxSamples
 	}
-	if e.Deadline > 0 {
-		key.Deadline = e.Deadline
+	if deadline > 0 {
+		key.Deadline = deadline
 	}
 	for _, what := range e.MaySet {
 		switch what {

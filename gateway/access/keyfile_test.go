@@ -30,6 +30,10 @@ func TestReadKeys_DefaultsAndBounds(t *testing.T) {
 			t.Errorf("tenant %s: %v", name, err)
 		}
 	}
+	spans, err := read("tenant: a", "deadline: 1m30s", "ttft-slo: 0", "itl-slo:")
+	if err != nil || spans.Deadline != 90*time.Second || spans.TTFT != 0 || spans.ITL != 0 {
+		t.Errorf("times: %+v, %v", spans, err)
+	}
 	short := "  - sha256: abcd\n    tenant: a\n"
 	if _, err := ReadKeys([]byte(testSecret+"keys:\n"+short), cfg); err == nil || !strings.Contains(err.Error(), "key 1: sha256") {
 		t.Errorf("a hash of two bytes: %v", err)
