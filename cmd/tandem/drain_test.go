@@ -57,7 +57,7 @@ func TestDrain_EndsWhereThereIsNothingToWaitFor(t *testing.T) {
 		case r.URL.Path == "/debug/servers":
 			_, _ = w.Write([]byte(servers))
 		case r.URL.Path != "/drain/a:1":
-			http.NotFound(w, r)
+			http.Error(w, "there is no such server", http.StatusNotFound)
 		case r.Method == http.MethodDelete:
 			w.WriteHeader(http.StatusNoContent)
 		case r.Method == http.MethodPost:

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,11 +27,14 @@ its beginning is enough. Any of the gateways that share a Redis answers for all.
 With --all it lists the last requests, a line each; with --json as well it prints a
 line of JSON each, the oldest first.`,
 		Example: "  tandem explain req-0b9c... --admin http://127.0.0.1:8081\n  tandem explain req-0b9c... --json | jq .attempts[0].measured\n  tandem explain --all --since 10m --json > log.jsonl",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if all {
-				return cobra.NoArgs(cmd, args)
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case all && len(args) > 0:
+				return errors.New("want the id of a request or --all, not both")
+			case !all && (len(args) != 1 || strings.TrimSuffix(args[0], "...") == ""):
+				return errors.New("want the id of one request, or --all")
 			}
-			return cobra.ExactArgs(1)(cmd, args)
+			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all {

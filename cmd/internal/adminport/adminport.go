@@ -35,6 +35,9 @@ const timeout = 5 * time.Second
 // ErrNotFound is an answer 404: what was asked for is not there.
 var ErrNotFound = errors.New("not found")
 
+// noPage is the answer of net/http's mux for a path that it does not have. Our pages answer 404 with other words.
+const noPage = "404 page not found"
+
 // Get asks for a path, and reads the answer's JSON.
 func (p Port) Get(ctx context.Context, path string, into any) error {
 	answer, err := p.do(ctx, http.MethodGet, path)
@@ -86,6 +89,8 @@ func (p Port) do(ctx context.Context, method, path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s does not take the token in %s: --admin-token-file must name the file that holds the gateway's", url, p.TokenFile)
 	case resp.StatusCode == http.StatusNotFound && resp.Header.Get("Content-Type") == "application/json":
 		return nil, fmt.Errorf("%s is not the admin port but serves clients: give --admin the address that the gateway has as --admin", url)
+	case resp.StatusCode == http.StatusMethodNotAllowed, resp.StatusCode == http.StatusNotFound && strings.TrimSpace(string(answer)) == noPage:
+		return nil, fmt.Errorf("%s is not a page of the admin port: give --admin the address that the gateway has as --admin, without a path", url+path)
 	case resp.StatusCode == http.StatusNotFound:
 		return nil, fmt.Errorf("%w: %s", ErrNotFound, strings.TrimSpace(string(answer)))
 	case resp.StatusCode >= 300:

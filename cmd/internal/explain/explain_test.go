@@ -161,7 +161,7 @@ func TestFetch_TheBeginningOfAnIDIsEnough(t *testing.T) {
 		case "/debug/decisions/req-cd56", "/debug/decisions/req-ab12":
 			_, _ = fmt.Fprintf(w, `{"request_id":%q}`, path.Base(r.URL.Path))
 		default:
-			http.NotFound(w, r)
+			http.Error(w, "no decision is remembered for this request id", http.StatusNotFound)
 		}
 	}))
 	defer admin.Close()
