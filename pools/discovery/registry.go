@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -60,6 +61,7 @@ type registration struct {
 	record string
 	spec   pools.Spec
 	id     string
+	behind string // the name whose record of the same server counts, as logged; "": this one does
 }
 
 // NewRegistry returns a source of servers; found receives all of them whenever they
@@ -107,16 +109,26 @@ func (r *Registry) readAll(ctx context.Context) ([]pools.Spec, error) {
 		}
 		return nil
 	})
-	var specs []pools.Spec
+	for _, record := range records {
+		if err := record.Err(); err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+			return nil, err
+		}
+	}
+	specs, expired := r.take(names, records)
+	if len(expired) > 0 {
+		r.client.SRem(ctx, r.prefix+registrySet, expired...)
+	}
+	return specs, nil
+}
+
+// take makes servers of what names have as their records. Of two records of one server that of the first name counts;
+// the other one is logged when it comes or changes.
+func (r *Registry) take(names []string, records []*redis.StringCmd) (specs []pools.Spec, expired []any) {
 	known := make(map[string]registration, len(names))
-	seen := make(map[string]bool, len(names))
-	var expired []any
+	first := make(map[string]string, len(names)) // names, by the ID of their server
 	for i, name := range names {
 		record, err := records[i].Result()
-		switch {
-		case err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE"):
-			return nil, err
-		case err == nil && record == "":
+		if err == nil && record == "" {
 			expired = append(expired, name)
 			delete(r.invalid, name)
 			continue
@@ -125,17 +137,19 @@ func (r *Registry) readAll(ctx context.Context) ([]pools.Spec, error) {
 		if !ok {
 			continue
 		}
+		counts, twice := first[server.id]
+		if twice && server.behind != counts {
+			r.log.Warn("a server is registered by two records, the first counts", "server", server.id, "first", counts, "second", name)
+		}
+		server.behind = counts
 		known[name] = server
-		if !seen[server.id] {
-			seen[server.id] = true
+		if !twice {
+			first[server.id] = name
 			specs = append(specs, server.spec)
 		}
 	}
 	r.known = known
-	if len(expired) > 0 {
-		r.client.SRem(ctx, r.prefix+registrySet, expired...)
-	}
-	return specs, nil
+	return specs, expired
 }
 
 // names returns the registered names, sorted, maxRegistered at most. Where there are more,
@@ -179,6 +193,9 @@ func (r *Registry) read(name, record string, err error) (registration, bool) {
 	}
 	if err == nil {
 		delete(r.invalid, name)
+		if unknown := unknownField(record); unknown != nil {
+			r.log.Warn("a server registered itself with a field that is not known, the others count", "name", name, "error", unknown.Error())
+		}
 		return registration{record: record, spec: spec, id: spec.ID()}, true
 	}
 	if !r.invalid[name] && len(r.invalid) < maxRegistered {
@@ -202,6 +219,14 @@ func parseRecord(record []byte) (pools.Spec, error) {
 	}
 	spec := e.Spec(role)
 	return spec, spec.Validate()
+}
+
+// unknownField is an error that names a field of a record that this gateway does not know: a mistyped one, or one that a
+// newer gateway knows.
+func unknownField(record string) error {
+	strict := json.NewDecoder(strings.NewReader(record))
+	strict.DisallowUnknownFields()
+	return strict.Decode(new(Entry))
 }
 
 // Register keeps a server registered until the context ends, and then takes it out.

@@ -331,3 +331,86 @@ func TestRegistry_LooksAgainInAWhile(t *testing.T) {
 		}
 	})
 }
+
+// Of two records of one server one counts, and both are named, once until one of them changes.
+func TestRegistry_SaysWhichOfTwoRecordsOfAServerCounts(t *testing.T) {
+	_, client := newTestRedis(t)
+	var log testlog.Buffer
+	r := NewRegistry(client, "test:", nil, slog.New(slog.NewTextHandler(&log, nil)))
+	set := func(name, role string) {
+		client.Set(t.Context(), "test:server:"+name, `{"url":"http://127.0.0.1:1","role":"`+role+`"}`, time.Hour)
+		client.SAdd(t.Context(), "test:servers", name)
+	}
+	for i, x := range []struct {
+		change func()
+		role   pools.Role // of the server that is found
+		logged []string   // on which records, the one that counts first
+	}{
+		{func() { set("b", "prefill") }, pools.Prefill, nil},
+		{func() { set("c", "decode") }, pools.Prefill, []string{"b", "c"}},
+		{func() {}, pools.Prefill, nil},
+		{func() { set("c", "both") }, pools.Prefill, []string{"b", "c"}},
+		{func() { set("a", "decode") }, pools.Decode, []string{"a", "b", "a", "c"}},
+		{func() {}, pools.Decode, nil},
+		{func() { client.Del(t.Context(), "test:server:a", "test:server:b") }, pools.Both, nil},
+		{func() { set("d", "both") }, pools.Both, []string{"c", "d"}},
+	} {
+		before := log.String()
+		x.change()
+		specs, err := r.readAll(t.Context())
+		if err != nil || len(specs) != 1 || specs[0].Role != x.role {
+			t.Errorf("%d: %+v, %v", i, specs, err)
+		}
+		want := ""
+		for pair := range slices.Chunk(x.logged, 2) {
+			want += `msg="a server is registered by two records, the first counts" server=127.0.0.1:1 first=` + pair[0] + " second=" + pair[1] + "\n"
+		}
+		if got := withoutTimes(strings.TrimPrefix(log.String(), before)); got != want {
+			t.Errorf("%d: logged\n%swant\n%s", i, got, want)
+		}
+	}
+}
+
+// withoutTimes are the lines of a log from their message on.
+func withoutTimes(log string) (lines string) {
+	for line := range strings.Lines(log) {
+		lines += line[strings.Index(line, "msg="):]
+	}
+	return lines
+}
+
+// A field that only a newer gateway knows keeps no server out, and one that is mistyped is seen.
+func TestRegistry_SaysOnceWhichFieldIsNotKnown(t *testing.T) {
+	_, client := newTestRedis(t)
+	hook := &halfAnswered{}
+	hook.answered.Store(-1)
+	client.(*redis.Client).AddHook(hook)
+	var log testlog.Buffer
+	r := NewRegistry(client, "test:", nil, slog.New(slog.NewTextHandler(&log, nil)))
+	client.SAdd(t.Context(), "test:servers", "a", "b")
+	client.Set(t.Context(), "test:server:b", `{"url":"http://127.0.0.1:2","role":"both"}`, time.Hour)
+	for i, x := range []struct {
+		more     string // of the record
+		answered int64
+		logged   string
+	}{
+		{`"colour":"red"`, 1, ""}, // such a look may come again and again
+		{`"colour":"red"`, -1, `unknown field \"colour\"`},
+		{`"colour":"red"`, -1, ""},
+		{`"colour":"blue"`, -1, `unknown field \"colour\"`},
+		{`"rack":"r1"`, -1, ""},
+		{`"rak":"r1"`, -1, `unknown field \"rak\"`},
+	} {
+		before := log.String()
+		client.Set(t.Context(), "test:server:a", `{"url":"http://127.0.0.1:1","role":"both",`+x.more+`}`, time.Hour)
+		hook.answered.Store(x.answered)
+		specs, err := r.readAll(t.Context())
+		if (err != nil) != (x.answered >= 0) || err == nil && len(specs) != 2 {
+			t.Errorf("%d: %+v, %v", i, specs, err)
+		}
+		got := strings.TrimPrefix(log.String(), before)
+		if strings.Count(got, "name=a") != min(len(x.logged), 1) || !strings.Contains(got, x.logged) {
+			t.Errorf("%d: logged %q", i, got)
+		}
+	}
+}
