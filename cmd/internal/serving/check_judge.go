@@ -37,9 +37,8 @@ func judge(cfg *config, answers []checkedServer) (faults []error, warnings []str
 	if len(up) < len(answers) {
 		return faults, warnings // what the others lack, these may have
 	}
-	if err := cfg.knowsModels(models); err != nil {
-		faults = append(faults, err)
-	}
+	unknown, partly := cfg.unknownModels(models)
+	faults, warnings = append(faults, unknown...), append(warnings, partly...)
 	if cfg.findsServers() {
 		return faults, append(warnings, "servers that are found while serving (by name, registered or announced) are not checked")
 	}

@@ -239,6 +239,57 @@ func TestCheck_AsksForLoadWhereItIsSaidToBe(t *testing.T) {
 	}
 }
 
+// A setting for a model that no server has does nothing, and clients are refused what an alias of such a model stands for.
+func TestCheck_NamesModelsThatNoServerHas(t *testing.T) {
+	t.Parallel()
+	up := startTestEngine(t, engine.RoleBoth, nil)
+	file := filepath.Join(t.TempDir(), "tokenizer.json")
+	if err := os.WriteFile(file, []byte(byteTokenizer(t)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		name           string
+		change         func(*config)
+		fault, printed string
+	}{
+		{"an alias", func(cfg *config) { cfg.gateway.aliases = []string{"chat=test-modle"} },
+			"model-alias chat: no server has the model test-modle; there are test-model; did you mean test-model?", ""},
+		{"an alias of two, neither of which is there", func(cfg *config) { cfg.gateway.aliases = []string{"chat=old=1|new=9"} },
+			"model-alias chat: no server has the model old; there are test-model\nmodel-alias chat: no server has the model new; there are test-model", ""},
+		{"an alias of two, one of which is there", func(cfg *config) { cfg.gateway.aliases = []string{"chat=test-model=1|new=9"} },
+			"", "WARN model-alias chat: no server has the model new; there are test-model\n"},
+		{"an alias of a model that is there", func(cfg *config) { cfg.gateway.aliases = []string{"chat=test-model"} }, "", ""},
+		{"an alias of an adapter that can be loaded", func(cfg *config) {
+			cfg.gateway.aliases, cfg.pools.adapters = []string{"chat=ada"}, []string{"ada=/ada"}
+		}, "", ""},
+		{"a way to tokens", func(cfg *config) { cfg.kv.modes = []string{"engine", "nope=learned", "test-model=engine"} },
+			"tokens: no server has the model nope; there are test-model", ""},
+		{"a tokenizer", func(cfg *config) { cfg.kv.modes, cfg.kv.tokenizers = []string{"tokenizer"}, []string{"nope=" + file} },
+			"tokenizer: no server has the model nope; there are test-model", ""},
+		{"two settings", func(cfg *config) {
+			cfg.pd.ttft, cfg.kv.modes = []string{"first=2s"}, []string{"engine", "second=engine"}
+		},
+			"ttft-slo: no server has the model first; there are test-model\ntokens: no server has the model second; there are test-model", ""},
+		{"a server that is down may have it", func(cfg *config) {
+			cfg.gateway.aliases = []string{"chat=nope"}
+			cfg.servers[0].add(serverEntry{URL: "http://127.0.0.1:1"})
+		}, "server 127.0.0.1:1 does not answer: ", ""},
+		{"one that is found may have it", func(cfg *config) {
+			cfg.gateway.aliases = []string{"chat=nope"}
+			cfg.servers[1].add(serverEntry{URL: "dns+http://decode:8000"})
+		}, "", "WARN servers that are found while serving"},
+	} {
+		fault, printed := checked(t, func(cfg *config) {
+			cfg.servers[2].add(serverEntry{URL: up.URL()})
+			x.change(cfg)
+		})
+		if (fault == "") != (x.fault == "") || !strings.HasPrefix(fault, x.fault) || strings.Contains(fault, "model-alias") != strings.Contains(x.fault, "model-alias") ||
+			!strings.Contains(printed, x.printed) || strings.Contains(printed, "WARN") != (x.printed != "") {
+			t.Errorf("%s: %q\n%s", x.name, fault, printed)
+		}
+	}
+}
+
 // Of two engines with one address of events, what the one holds is believed of both.
 func TestCheck_NamesServersWithOneAddressOfKVEvents(t *testing.T) {
 	t.Parallel()

@@ -57,11 +57,12 @@ func (c *config) namedModels() map[string]string {
 	return named
 }
 
-// knowsModels reports settings for a model that no server has, of those that servers have and
-// adapters that may be loaded. Where servers are found as they come, any may.
-func (c *config) knowsModels(served []pools.Model) error {
+// unknownModels says which settings are for a model that no server has, of those that servers have and adapters that may
+// be loaded. Of an alias that has another model it is a warning: that one serves the requests. Where servers are found as
+// they come, any may have it.
+func (c *config) unknownModels(served []pools.Model) (faults []error, warnings []string) {
 	if c.findsServers() || c.discovery.kube.Enabled() {
-		return nil
+		return nil, nil
 	}
 	known := make(map[string]bool)
 	for _, m := range served {
@@ -70,11 +71,32 @@ func (c *config) knowsModels(served []pools.Model) error {
 	for _, a := range c.pools.Adapters.Directory {
 		known[a.Name] = true
 	}
-	for model, setting := range c.namedModels() {
+	models := slices.Sorted(maps.Keys(known))
+	unknown := func(setting, model string) error {
+		return fmt.Errorf("%s: no server has the model %s; there are %s%s", setting, model, strings.Join(models, ", "), nearest.Hint(model, models))
+	}
+	named := c.namedModels()
+	for model, setting := range c.kv.namedModels() {
+		named[model] = cmp.Or(named[model], setting)
+	}
+	for _, model := range slices.Sorted(maps.Keys(named)) {
 		if !known[model] {
-			models := slices.Sorted(maps.Keys(known))
-			return fmt.Errorf("%s: no server has the model %s; there are %s%s", setting, model, strings.Join(models, ", "), nearest.Hint(model, models))
+			faults = append(faults, unknown(named[model], model))
 		}
 	}
-	return nil
+	for _, alias := range c.gateway.Aliases {
+		some := slices.ContainsFunc(alias.Targets, func(t gateway.Target) bool { return known[t.Model] })
+		for _, t := range alias.Targets {
+			if known[t.Model] {
+				continue
+			}
+			wrong := unknown("model-alias "+alias.Name, t.Model)
+			if some {
+				warnings = append(warnings, wrong.Error())
+				continue
+			}
+			faults = append(faults, wrong)
+		}
+	}
+	return faults, warnings
 }

@@ -2,6 +2,7 @@ package serving
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,6 +118,22 @@ func (c *localityConfig) tokensOf(model string) tokens.Config {
 	cfg.Model, cfg.Mode = model, c.mode(model)
 	cfg.TokenizerFile, cfg.TemplateFile = fileOf(c.tokenizers, model), fileOf(c.templates, model)
 	return cfg
+}
+
+// namedModels are the models that have settings of their own, with the first that names them.
+func (c *localityConfig) namedModels() map[string]string {
+	named := make(map[string]string)
+	for _, of := range []struct {
+		setting string
+		texts   []string
+	}{{"tokens", c.modes}, {"tokenizer", c.tokenizers}, {"chat-template", c.templates}} {
+		for _, text := range of.texts {
+			if model, _, single := strings.Cut(text, "="); single {
+				named[model] = cmp.Or(named[model], of.setting)
+			}
+		}
+	}
+	return named
 }
 
 // checkTokenizers reads the tokenizers and chat templates of models whose servers publish KV events, which serve reads
