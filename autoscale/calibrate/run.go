@@ -156,14 +156,14 @@ func (r *run) steps(ctx context.Context) error {
 		}
 	}
 	for _, n := range []int{1, 4, 16, 64} {
-		if err := r.step(ctx, n, 32, most); err != nil {
+		if _, err := r.step(ctx, n, 32, most); err != nil {
 			return err
 		}
 	}
 	for _, eighths := range []int{1, 2, 4, 6} {
 		held := r.found.KVTokens * eighths / 8
 		n := min(max(held/4096, 4), 64)
-		if err := r.step(ctx, n, min(held/n, r.most*9/10), most); err != nil {
+		if _, err := r.step(ctx, n, min(held/n, r.most*9/10), most); err != nil {
 			return err
 		}
 	}
@@ -188,12 +188,13 @@ func outputOf(sequences, prompt int) int { return 32 + sequences*prompt/1024 }
 // tokensOf is what the measurement of a batch spends.
 func tokensOf(sequences, prompt int) int { return sequences * (prompt + outputOf(sequences, prompt)) }
 
-// step measures a batch of so many sequences with so many tokens of prompt each; it
-// is left out when more than most would be spent.
-func (r *run) step(ctx context.Context, sequences, prompt, most int) error {
+// step measures a batch of so many sequences with so many tokens of prompt each, and returns
+// how many of them decoded at once: where not all did, there was no batch of this size. It is
+// left out when more than most would be spent.
+func (r *run) step(ctx context.Context, sequences, prompt, most int) (atOnce int, err error) {
 	output := outputOf(sequences, prompt)
 	if r.spent+tokensOf(sequences, prompt) > most {
-		return nil
+		return 0, nil
 	}
 	r.spend(tokensOf(sequences, prompt), fmt.Sprintf("decode of %d x %d tokens", sequences, prompt))
 	all := make([][]time.Time, sequences)
@@ -205,21 +206,20 @@ func (r *run) step(ctx context.Context, sequences, prompt, most int) error {
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return err
+		return 0, err
 	}
-	gaps := together(all)
-	if len(gaps) == 0 {
-		return nil // the first had ended before the last began: no batch of this size
+	gaps, atOnce := together(all)
+	if len(gaps) > 0 {
+		r.found.StepPoints = append(r.found.StepPoints, sizing.StepPoint{
+			Sequences: sequences, KVTokens: sequences * (prompt + output/2), Seconds: median(gaps),
+		})
 	}
-	r.found.StepPoints = append(r.found.StepPoints, sizing.StepPoint{
-		Sequences: sequences, KVTokens: sequences * (prompt + output/2), Seconds: median(gaps),
-	})
-	return nil
+	return atOnce, nil
 }
 
 // together returns the gaps between tokens, in seconds, of the time in which all
-// sequences decoded.
-func together(all [][]time.Time) []float64 {
+// sequences decoded, and how many had begun when the first ended.
+func together(all [][]time.Time) (gaps []float64, atOnce int) {
 	from, until := all[0][0], all[0][len(all[0])-1]
 	for _, came := range all {
 		if came[0].After(from) {
@@ -229,15 +229,17 @@ func together(all [][]time.Time) []float64 {
 			until = last
 		}
 	}
-	var gaps []float64
 	for _, came := range all {
+		if !came[0].After(until) {
+			atOnce++
+		}
 		for i := 1; i < len(came); i++ {
 			if !came[i-1].Before(from) && !came[i].After(until) {
 				gaps = append(gaps, came[i].Sub(came[i-1]).Seconds())
 			}
 		}
 	}
-	return gaps
+	return gaps, atOnce
 }
 
 // room is how many sequences fit where the largest concurrency is looked for, 0 if it is
@@ -257,14 +259,15 @@ func (r *run) look(sequences int) (prompt int) {
 
 // largest looks for the largest concurrency within the ITL: it measures where the
 // nearest measurements below and above say that it is, until they are close. The first
-// look is a little below that: one within the ITL is an answer.
+// look is a little below that: one within the ITL is an answer. A look at more sequences than
+// the engine runs at once shows how many it does: it goes on below those.
 func (r *run) largest(ctx context.Context) error {
 	limit, room := r.cfg.ITL.Seconds(), r.room()
 	if room < 1 {
 		return nil
 	}
 	below := at{0, r.found.MinimumStep().Seconds()}
-	above := at{float64(room + 1), r.found.Step.Seconds(curve.StepFeatures(room+1, (room+1)*r.cfg.Context))}
+	above := r.expected(room + 1)
 	for range mostLooks {
 		n := int(math.Round(below.between(above, limit)))
 		if below.sequences == 0 {
@@ -279,11 +282,13 @@ func (r *run) largest(ctx context.Context) error {
 			break
 		}
 		before := len(r.found.StepPoints)
-		if err := r.step(ctx, n, r.look(n), r.cfg.Budget); err != nil {
+		atOnce, err := r.step(ctx, n, r.look(n), r.cfg.Budget)
+		if err != nil {
 			return err
 		}
 		if len(r.found.StepPoints) == before {
-			break // so many sequences are not there at once
+			above = r.expected(max(min(atOnce, n-1), int(below.sequences)) + 1)
+			continue
 		}
 		if took := r.found.StepPoints[before].Seconds; took <= limit {
 			below = at{float64(n), took}
@@ -296,6 +301,11 @@ func (r *run) largest(ctx context.Context) error {
 		r.found.Largest = &sizing.Concurrency{ITL: limit, Context: r.cfg.Context, Sequences: n}
 	}
 	return nil
+}
+
+// expected is the step time at a number of sequences by what was measured before.
+func (r *run) expected(sequences int) at {
+	return at{float64(sequences), r.found.Step.Seconds(curve.StepFeatures(sequences, sequences*r.cfg.Context))}
 }
 
 // mostLooks is how often a largest concurrency is looked for.

@@ -197,6 +197,26 @@ func TestRun_LargestConcurrencyWithinASmallBudget(t *testing.T) {
 	}
 }
 
+// An engine may run fewer sequences at once than the ITL allows: that many are found.
+func TestRun_LargestConcurrencyOfAnEngineThatRunsFewerAtOnce(t *testing.T) {
+	for _, most := range []int{1, 3, 12, 16} {
+		t.Run(fmt.Sprint(most), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newVirtualEngine(t, 65536)
+				e.most = most
+				cfg := Config{Server: "http://virtual", Budget: 600_000, ITL: 20 * time.Millisecond, Context: 1000, Transport: e}
+				c, err := Run(t.Context(), cfg, func(int, int, string) {})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if c.Largest == nil || c.Largest.Sequences != most {
+					t.Errorf("found %+v, %d tokens are lacking", c.Largest, c.Lacked)
+				}
+			})
+		})
+	}
+}
+
 func TestRun_SaysWhatIsMissing(t *testing.T) {
 	mute := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/models" {

@@ -17,6 +17,7 @@ import (
 // decode get one token.
 type virtualEngine struct {
 	kv   int
+	most int // sequences that decode at once; 0: any number
 	wake chan struct{}
 
 	mu      sync.Mutex // guards the rest
@@ -41,8 +42,12 @@ func (e *virtualEngine) work(t *testing.T) {
 	var running []*virtualSequence
 	for {
 		e.mu.Lock()
-		came := e.waiting
-		e.waiting = nil
+		free := len(e.waiting)
+		if e.most > 0 {
+			free = min(free, e.most-len(running))
+		}
+		came := e.waiting[:free]
+		e.waiting = e.waiting[free:]
 		e.mu.Unlock()
 		if len(running)+len(came) == 0 {
 			select {

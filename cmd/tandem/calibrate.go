@@ -89,7 +89,7 @@ func printCapacity(out io.Writer, c *sizing.Capacity, cfg calibrate.Config) erro
 	case c.Lacked > 0:
 		fmt.Fprintf(w, "largest concurrency\tnot found: a look at sequences of %d tokens wants --budget %d\n", cfg.Context, cfg.Budget+c.Lacked)
 	case cfg.ITL > 0:
-		fmt.Fprintf(w, "largest concurrency\tnot found: not even one sequence of %d tokens is within %v, or the KV cache does not hold two\n", cfg.Context, cfg.ITL)
+		fmt.Fprintf(w, "largest concurrency\tnot found: no batch of sequences of %d tokens that was tried ran at once within %v, or one is more than the model or half of the KV cache takes\n", cfg.Context, cfg.ITL)
 	}
 	return w.Flush()
 }
