@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"text/tabwriter"
 	"time"
 
@@ -106,10 +107,10 @@ func (a *Advice) Verdict() string {
 		return "aggregated: no mix of prefill and decode servers meets the objectives with this hardware"
 	case best == nil:
 		return "disaggregated: servers that do both cannot meet the objectives"
+	case math.Abs(a.Mix.Cost-best.Cost) < 0.005*best.Cost: // what would be 0 %
+		return "either: both cost about the same"
 	case a.Mix.Cost < best.Cost:
 		return fmt.Sprintf("disaggregated: %.0f %% cheaper than servers that do both", 100*(1-a.Mix.Cost/best.Cost))
-	case a.Mix.Cost == best.Cost:
-		return "either: both cost the same"
 	}
 	return fmt.Sprintf("aggregated: %.0f %% cheaper than prefill and decode servers", 100*(1-best.Cost/a.Mix.Cost))
 }

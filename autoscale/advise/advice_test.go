@@ -24,6 +24,13 @@ func h100() mix.Variant {
 	}}
 }
 
+// kvBound takes as long for a step whatever is in the batch.
+func kvBound() mix.Variant {
+	v := h100()
+	v.Capacity.Step = curve.Curve{0.006, 0, 0}
+	return v
+}
+
 func ask(t *testing.T, traffic *Traffic, itl time.Duration) *Advice {
 	t.Helper()
 	a, err := Ask(traffic, Question{Variants: []mix.Variant{h100()}, Window: 15 * time.Minute, Use: 0.8, TTFT: 12 * time.Second, ITL: itl})
@@ -95,8 +102,44 @@ func TestAsk_ByHand(t *testing.T) {
 	if a.Mix.Prefill[0] != 1 || a.Mix.Decode[0] != 1 || a.Aggregated[0].Servers != 2 || a.Prefixes {
 		t.Errorf("%+v %+v", a.Mix, a.Aggregated)
 	}
-	if a.Verdict() != "either: both cost the same" {
+	if a.Verdict() != "either: both cost about the same" {
 		t.Error(a.Verdict())
+	}
+}
+
+// of is a traffic of these rows: seconds, tokens of the prompt, of the answer.
+func of(t *testing.T, rows ...[3]int) *Traffic {
+	t.Helper()
+	var log strings.Builder
+	for _, r := range rows {
+		fmt.Fprintf(&log, `{"timestamp":%d,"input_length":%d,"output_length":%d}`+"\n", 1000*r[0], r[1], r[2])
+	}
+	traffic, err := Read(strings.NewReader(log.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return traffic
+}
+
+// Two requests in a quarter of an hour want a server of each role, for twice the cost of one
+// that does both.
+func TestAsk_LittleTrafficWantsPrefillAndDecode(t *testing.T) {
+	a, err := Ask(of(t, [3]int{0, 100, 10}, [3]int{900, 100, 10}), Question{Variants: []mix.Variant{kvBound()}, Window: 15 * time.Minute, Use: 0.8, TTFT: 10 * time.Second, ITL: 40 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Mix.Prefill[0] != 1 || a.Mix.Decode[0] != 1 || a.Verdict() != "aggregated: 50 % cheaper than prefill and decode servers" {
+		t.Errorf("%d + %d servers: %s", a.Mix.Prefill[0], a.Mix.Decode[0], a.Verdict())
+	}
+}
+
+// Costs that differ by what rounding leaves are the same.
+func TestVerdict_NothingIsNoPercentCheaper(t *testing.T) {
+	for _, cost := range []float64{6 - 1e-9, 6, 6 + 1e-9, 6.02} {
+		a := Advice{Mix: &mix.Mix{Cost: cost}, Aggregated: []Aggregated{{Servers: 2, Cost: 6, Meets: true}}}
+		if got := a.Verdict(); got != "either: both cost about the same" {
+			t.Errorf("%g and 6: %s", cost, got)
+		}
 	}
 }
 

@@ -154,6 +154,24 @@ func TestSolve_AStepThatIsAlwaysAsLong(t *testing.T) {
 	}
 }
 
+// A request in a quarter of an hour is so little work that it is lost in rounding; no server
+// at all does not do it.
+func TestSolve_LittleTrafficHasServersOfBothRoles(t *testing.T) {
+	p := oneKind()
+	p.Variants[0].Capacity.Step = curve.Curve{0.006, 0, 0.03}
+	p.Classes = p.Classes[:1]
+	for _, rate := range []float64{1e-3, 1e-6, 1e-9} {
+		p.Classes[0].Rate, p.Classes[0].Prompt, p.Classes[0].Uncached, p.Classes[0].Output = rate, 100, 100, 10
+		m, err := p.Solve(time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Prefill[0] != 1 || m.Decode[0] != 1 || m.Unmet[0] > 1e-6 {
+			t.Errorf("%g requests a second: %+v", rate, m)
+		}
+	}
+}
+
 func TestSolve_ShedsTheLighterClass(t *testing.T) {
 	p := oneKind()
 	p.Variants[0].Have = 2

@@ -176,20 +176,24 @@ func (p *Problem) programme(l layout) *programme {
 	return q
 }
 
+// leastLoad is the part of a server that a whole class keeps busy at least: less would pass
+// for rounding, and be served by no server at all. See search.round and programme.holds.
+const leastLoad = 1e-5
+
 // capacityRows: what classes ask of a variant is no more than its servers give.
 func (p *Problem) capacityRows(l layout, g int, row func(limit float64) []float64) {
 	v := &p.Variants[g]
 	prefill, decode, kv, sequences := row(0), row(0), row(0), row(0)
 	for k := range p.Classes {
 		if p.prefills(k, g) {
-			prefill[l.prefillShare(k, g)] = p.prefillLoad(k, g)
+			prefill[l.prefillShare(k, g)] = max(p.prefillLoad(k, g), leastLoad)
 		}
 		if !p.decodes(k, g) {
 			continue
 		}
 		at := l.decodeShare(k, g)
 		decode[at] = p.decodeLoad(k, g)
-		kv[at] = p.kvLoad(k, g)
+		kv[at] = max(p.kvLoad(k, g), leastLoad)
 		sequences[at] = p.sequenceLoad(k, g)
 	}
 	prefill[l.prefill(g)] = -p.Use
