@@ -86,6 +86,14 @@ func (a *Advice) Served() bool {
 	return true
 }
 
+// servers is how many the mix has.
+func (a *Advice) servers() (n int) {
+	for g := range a.Mix.Prefill {
+		n += a.Mix.Prefill[g] + a.Mix.Decode[g]
+	}
+	return n
+}
+
 // Best is the cheapest fleet that does both; nil if none meets the objectives.
 func (a *Advice) Best() *Aggregated {
 	var best *Aggregated
@@ -134,6 +142,9 @@ func (a *Advice) WriteTable(out io.Writer) error {
 			fmt.Fprintf(w, "disaggregated\t%s\t%d\t%d\t\t%d\t%.2f\t\n", v.Name, p, d, (p+d)*v.GPUs, float64(p+d)*v.Cost)
 		}
 	}
+	if a.servers() == 0 {
+		fmt.Fprintln(w, "disaggregated\t\tnone\tnone\t\t\t\t")
+	}
 	for g, fleet := range a.Aggregated {
 		if !fleet.Meets {
 			fmt.Fprintf(w, "aggregated\t%s\t\t\tnone\t\t\t\n", fleet.Variant)
@@ -144,7 +155,7 @@ func (a *Advice) WriteTable(out io.Writer) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	if !a.Served() {
+	if !a.Served() && a.servers() > 0 {
 		fmt.Fprintln(out, "\nthe prefill and decode servers above do not serve all of it")
 	}
 	if _, err := fmt.Fprintf(out, "\n%s\n", a.Verdict()); err != nil {

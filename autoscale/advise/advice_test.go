@@ -121,6 +121,16 @@ func of(t *testing.T, rows ...[3]int) *Traffic {
 	return traffic
 }
 
+// table is the advice as people read it.
+func table(t *testing.T, a *Advice) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := a.WriteTable(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
 // Two requests in a quarter of an hour want a server of each role, for twice the cost of one
 // that does both.
 func TestAsk_LittleTrafficWantsPrefillAndDecode(t *testing.T) {
@@ -140,6 +150,18 @@ func TestVerdict_NothingIsNoPercentCheaper(t *testing.T) {
 		if got := a.Verdict(); got != "either: both cost about the same" {
 			t.Errorf("%g and 6: %s", cost, got)
 		}
+	}
+}
+
+// Where nothing can be served no servers are spoken of.
+func TestWriteTable_NoServersServeNothing(t *testing.T) {
+	text := table(t, ask(t, of(t, [3]int{0, 9_000_000, 10}), time.Microsecond))
+	if strings.Contains(text, "above") || !strings.Contains(text, "disaggregated") {
+		t.Errorf("no row of prefill and decode servers, or servers that are not there:\n%s", text)
+	}
+	both := ask(t, of(t, [3]int{0, 9_000_000, 10}, [3]int{1, 100, 10}), 40*time.Millisecond)
+	if text := table(t, both); !strings.Contains(text, "the prefill and decode servers above do not serve all of it") {
+		t.Errorf("one of two is served:\n%s", text)
 	}
 }
 

@@ -95,7 +95,11 @@ func (a *Advice) drawCosts(d *strings.Builder) {
 		parts[1].cost += float64(a.Mix.Decode[g]) * v.Cost
 	}
 	fmt.Fprintf(d, `<text x="%.0f" y="%.0f">cost an hour</text>`, left, top-10)
-	bar(0, "prefill + decode", fmt.Sprintf("%d + %d servers, %.2f", prefill, decode, a.Mix.Cost), parts[0], parts[1])
+	words := fmt.Sprintf("%d + %d servers, %.2f", prefill, decode, a.Mix.Cost)
+	if prefill+decode == 0 {
+		words = "misses the objectives"
+	}
+	bar(0, "prefill + decode", words, parts[0], parts[1])
 	for i, g := range a.Aggregated {
 		if !g.Meets {
 			bar(i+1, "both, "+g.Variant, "misses the objectives")
