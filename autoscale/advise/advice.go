@@ -24,6 +24,7 @@ type Question struct {
 type Advice struct {
 	Question Question
 	From     time.Duration // of the busiest window
+	Span     time.Duration // of it: Question.Window, or the whole of a shorter log, at least a second
 	Requests int           // in it
 	Prompt   float64       // tokens per second there, those to compute
 	Output   float64       // tokens per second there
@@ -54,7 +55,7 @@ func Ask(t *Traffic, q Question) (*Advice, error) {
 	from, requests := t.Busiest(q.Window)
 	span := min(q.Window, max(t.Requests[len(t.Requests)-1].At, time.Second))
 	all := classes(requests, span, q.TTFT, q.ITL)
-	a := &Advice{Question: q, From: from, Requests: len(requests), Prefixes: t.Prefixes, LeftOut: t.LeftOut}
+	a := &Advice{Question: q, From: from, Span: span, Requests: len(requests), Prefixes: t.Prefixes, LeftOut: t.LeftOut}
 	for _, c := range all {
 		a.Prompt += c.Rate * c.Uncached
 		a.Output += c.Rate * c.Output
@@ -129,8 +130,12 @@ func (a *Advice) WriteTable(out io.Writer) error {
 	if a.Prefixes {
 		hits = "prompts less what an unbounded prefix cache would hold"
 	}
-	fmt.Fprintf(out, "busiest %v from %v: %d requests, %.0f prompt and %.0f output tokens/s (%s)\nobjectives: first token in %v, %v a token\n\n",
-		a.Question.Window, a.From.Round(time.Second), a.Requests, a.Prompt, a.Output, hits, a.Question.TTFT, a.Question.ITL)
+	when := fmt.Sprintf("busiest %v from %v", a.Span, a.From.Round(time.Second))
+	if a.Span < a.Question.Window {
+		when = fmt.Sprintf("whole log, taken as %v", a.Span.Round(time.Millisecond))
+	}
+	fmt.Fprintf(out, "%s: %d requests, %.0f prompt and %.0f output tokens/s (%s)\nobjectives: first token in %v, %v a token\n\n",
+		when, a.Requests, a.Prompt, a.Output, hits, a.Question.TTFT, a.Question.ITL)
 	if a.LeftOut > 0 {
 		fmt.Fprintf(out, "%d rows without tokens are left out\n\n", a.LeftOut)
 	}

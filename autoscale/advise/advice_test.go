@@ -165,6 +165,22 @@ func TestWriteTable_NoServersServeNothing(t *testing.T) {
 	}
 }
 
+// Rates are over the time that is named: a log may be shorter than the window.
+func TestWriteTable_NamesTheTimeOfItsRates(t *testing.T) {
+	for _, c := range []struct {
+		rows [][3]int
+		want string
+	}{
+		{[][3]int{{0, 100, 10}}, "whole log, taken as 1s: 1 requests, 100 prompt and 10 output tokens/s"},
+		{[][3]int{{0, 5000, 500}, {10, 5000, 500}}, "whole log, taken as 10s: 2 requests, 1000 prompt and 100 output tokens/s"},
+		{[][3]int{{0, 45_000, 4500}, {900, 45_000, 4500}}, "busiest 15m0s from 0s: 2 requests, 100 prompt and 10 output tokens/s"},
+	} {
+		if text := table(t, ask(t, of(t, c.rows...), 40*time.Millisecond)); !strings.HasPrefix(text, c.want) {
+			t.Errorf("want %q:\n%s", c.want, text)
+		}
+	}
+}
+
 func TestBusiest_FindsTheBurst(t *testing.T) {
 	var log strings.Builder
 	for second := range 3600 {
