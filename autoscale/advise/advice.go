@@ -15,7 +15,7 @@ import (
 type Question struct {
 	Variants []mix.Variant
 	Window   time.Duration // the busiest such time is planned for
-	Use      float64       // share of a server's capacity that is planned with, 0..1
+	Use      float64       // share of a server's capacity that is planned with, more than 0 and at most 1
 	TTFT     time.Duration
 	ITL      time.Duration
 }
@@ -50,7 +50,10 @@ const solveWithin = 5 * time.Second
 // Ask plans for the traffic's busiest window.
 func Ask(t *Traffic, q Question) (*Advice, error) {
 	if q.Window <= 0 || q.TTFT <= 0 || q.ITL <= 0 {
-		return nil, errors.New("advise: window and objectives must be positive")
+		return nil, errors.New("window, ttft-slo and itl-slo must be positive")
+	}
+	if !(q.Use > 0 && q.Use <= 1) {
+		return nil, fmt.Errorf("use %v: want more than 0 and at most 1", q.Use)
 	}
 	from, requests := t.Busiest(q.Window)
 	span := min(q.Window, max(t.Requests[len(t.Requests)-1].At, time.Second))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -177,6 +178,27 @@ func TestWriteTable_NamesTheTimeOfItsRates(t *testing.T) {
 	} {
 		if text := table(t, ask(t, of(t, c.rows...), 40*time.Millisecond)); !strings.HasPrefix(text, c.want) {
 			t.Errorf("want %q:\n%s", c.want, text)
+		}
+	}
+}
+
+// What is wrong is named as the flags are.
+func TestAsk_NamesTheFlagThatIsWrong(t *testing.T) {
+	valid := Question{Variants: []mix.Variant{h100()}, Window: time.Minute, Use: 0.8, TTFT: time.Second, ITL: time.Second}
+	traffic := of(t, [3]int{0, 100, 10})
+	if _, err := Ask(traffic, valid); err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[string]func(*Question){
+		"use 0: want more than 0 and at most 1":         func(q *Question) { q.Use = 0 },
+		"use 1.5: want more than 0 and at most 1":       func(q *Question) { q.Use = 1.5 },
+		"use NaN: want more than 0 and at most 1":       func(q *Question) { q.Use = math.NaN() },
+		"window, ttft-slo and itl-slo must be positive": func(q *Question) { q.ITL = 0 },
+	} {
+		q := valid
+		change(&q)
+		if _, err := Ask(traffic, q); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }

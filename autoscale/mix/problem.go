@@ -50,7 +50,7 @@ type Variant struct {
 type Problem struct {
 	Classes  []Class
 	Variants []Variant
-	Use      float64 // share of a server's capacity that is planned with, 0..1
+	Use      float64 // share of a server's capacity that is planned with, more than 0 and at most 1
 	Switch   float64 // cost of starting a server
 }
 
@@ -79,8 +79,11 @@ func (p *Problem) Validate() error {
 	if len(p.Classes) == 0 || len(p.Variants) == 0 {
 		return errors.New("mix: want at least one class and one variant")
 	}
-	if !(p.Use > 0 && p.Use <= 1) || p.Switch < 0 {
-		return errors.New("mix: use is a share in 0..1, switch is not negative")
+	if !(p.Use > 0 && p.Use <= 1) {
+		return fmt.Errorf("mix: use %v: want more than 0 and at most 1", p.Use)
+	}
+	if p.Switch < 0 {
+		return fmt.Errorf("mix: the cost of a start, %v, is negative", p.Switch)
 	}
 	for i := range p.Classes {
 		c := &p.Classes[i]

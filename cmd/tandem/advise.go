@@ -53,7 +53,7 @@ func adviseCommand() *cobra.Command {
 	f.DurationVar(&opts.question.TTFT, "ttft-slo", opts.question.TTFT, "objective for the first token, of a prompt that does not wait")
 	f.DurationVar(&opts.question.ITL, "itl-slo", opts.question.ITL, "objective for the time between tokens")
 	f.DurationVar(&opts.question.Window, "window", opts.question.Window, "the busiest such `time` is planned for, or all of a shorter log")
-	f.Float64Var(&opts.question.Use, "use", opts.question.Use, "share of a server's capacity that is planned with, `0..1`")
+	f.Float64Var(&opts.question.Use, "use", opts.question.Use, "`share` of a server's capacity that is planned with, more than 0 and at most 1")
 	f.StringVar(&opts.svg, "svg", "", "draw it to this `file`")
 	for _, name := range []string{"log", "hardware"} {
 		if err := cmd.MarkFlagRequired(name); err != nil {
