@@ -3,11 +3,28 @@ package mix
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/tandem-gateway/tandem/autoscale/sizing"
 )
+
+// ParseVariants reads kinds of hardware as ParseVariant does; no two are of one name.
+func ParseVariants(texts []string) ([]Variant, error) {
+	var variants []Variant
+	for _, text := range texts {
+		v, err := ParseVariant(text)
+		if err != nil {
+			return nil, fmt.Errorf("hardware %q: %w", text, err)
+		}
+		if slices.ContainsFunc(variants, func(other Variant) bool { return other.Name == v.Name }) {
+			return nil, fmt.Errorf("hardware %q: there is a variant %s already", text, v.Name)
+		}
+		variants = append(variants, *v)
+	}
+	return variants, nil
+}
 
 // ParseVariant reads a kind of hardware as NAME=FILE,cost=C,gpus=N,have=N,kind=GPU: the
 // file is what was measured of a server.
@@ -16,6 +33,9 @@ func ParseVariant(text string) (*Variant, error) {
 	name, file, found := strings.Cut(parts[0], "=")
 	if !found {
 		return nil, errors.New("want NAME=FILE")
+	}
+	if name == "" {
+		return nil, errors.New("want NAME=FILE: the name is empty")
 	}
 	measured, err := sizing.ReadCapacity(file)
 	if err != nil {

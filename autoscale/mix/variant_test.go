@@ -35,6 +35,33 @@ func TestParseVariant(t *testing.T) {
 	}
 }
 
+// Variants are told apart by their names: in the table of advise, in what serve publishes.
+func TestParseVariants_NamesAreThereAndDiffer(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "h100.json")
+	if err := os.WriteFile(file, []byte(`{"schema":1,"prefill":[0.01,0.06,0],"step":[0.01,0.00005,0.03],"kv_tokens":350000}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		texts []string
+		want  string
+	}{
+		{[]string{"h100=" + file, "l40s=" + file}, ""},
+		{[]string{"=" + file}, `hardware "=` + file + `": want NAME=FILE: the name is empty`},
+		{[]string{"h100=" + file, "l40s=" + file, "h100=" + file + ",cost=2"}, `hardware "h100=` + file + `,cost=2": there is a variant h100 already`},
+	} {
+		variants, err := ParseVariants(c.texts)
+		if c.want == "" {
+			if err != nil || len(variants) != 2 || variants[0].Name != "h100" || variants[1].Name != "l40s" {
+				t.Errorf("%q: %+v, %v", c.texts, variants, err)
+			}
+			continue
+		}
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%q: %v, want %s", c.texts, err, c.want)
+		}
+	}
+}
+
 func TestProblem_Validate(t *testing.T) {
 	for _, of := range []struct {
 		name   string

@@ -64,12 +64,9 @@ func adviseCommand() *cobra.Command {
 }
 
 func runAdvise(cmd *cobra.Command, opts adviseOptions) error {
-	for _, text := range opts.hardware {
-		v, err := mix.ParseVariant(text)
-		if err != nil {
-			return fmt.Errorf("hardware %q: %w", text, err)
-		}
-		opts.question.Variants = append(opts.question.Variants, *v)
+	var err error
+	if opts.question.Variants, err = mix.ParseVariants(opts.hardware); err != nil {
+		return err
 	}
 	log, err := os.Open(opts.log)
 	if err != nil {

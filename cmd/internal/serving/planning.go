@@ -3,7 +3,6 @@ package serving
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"maps"
 	"time"
 
@@ -29,7 +28,7 @@ type scalingConfig struct {
 
 	itl       []string // as permodel.ParseDurations reads them
 	capacity  string   // file
-	hardware  []string // as mix.ParseVariant reads them
+	hardware  []string // as mix.ParseVariants reads them
 	inventory mix.Inventory
 	keda      scalerConfig
 }
@@ -68,14 +67,11 @@ func (c *scalingConfig) bind(fs *pflag.FlagSet) {
 
 // read reads the settings that are lists of texts; judged are the objectives of requests.
 func (c *scalingConfig) read(judged *pd.Config) error {
-	c.inventory = mix.Inventory{}
-	for _, text := range c.hardware {
-		v, err := mix.ParseVariant(text)
-		if err != nil {
-			return fmt.Errorf("hardware %q: %w", text, err)
-		}
-		c.inventory.Variants = append(c.inventory.Variants, *v)
+	variants, err := mix.ParseVariants(c.hardware)
+	if err != nil {
+		return err
 	}
+	c.inventory = mix.Inventory{Variants: variants}
 	planned, err := permodel.ParseDurations("scale-itl", c.itl)
 	c.TTFT, c.ITL = judged.TTFT, plannedITL(planned, judged.ITL)
 	return err
