@@ -20,13 +20,13 @@ type Answer struct {
 }
 
 // Handler answers GET ?model=M&role=R, and &variant=V for one kind of hardware, with an Answer,
-// or 503 if nothing that counts is known.
+// 400 if that names no pool, or 503 if nothing that counts is known.
 func (t *PublishedTargets) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
 		p := Pool{query.Get("model"), query.Get("role"), query.Get("variant")}
-		if p.Model == "" || p.Role == "" {
-			http.Error(w, "want ?model=M&role=prefill, or decode", http.StatusBadRequest)
+		if err := p.Validate(); err != nil {
+			http.Error(w, "want ?model=M&role=R: "+err.Error(), http.StatusBadRequest)
 			return
 		}
 		now := time.Now()

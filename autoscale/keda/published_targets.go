@@ -2,6 +2,7 @@ package keda
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 )
@@ -9,6 +10,17 @@ import (
 // Pool names what one ScaledObject scales: the servers of a model in a role, of one kind
 // of hardware where that is chosen; without a variant it is all of them.
 type Pool struct{ Model, Role, Variant string }
+
+// Validate reports what is wrong with the name of a pool, nil if nothing.
+func (p Pool) Validate() error {
+	if p.Model == "" {
+		return errors.New("the model is missing")
+	}
+	if p.Role != "prefill" && p.Role != "decode" {
+		return fmt.Errorf("role %q is neither prefill nor decode", p.Role)
+	}
+	return nil
+}
 
 // Target is what is published of a pool.
 type Target struct {

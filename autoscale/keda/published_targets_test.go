@@ -56,6 +56,9 @@ func TestHandler_AnswersOnlyWhatCounts(t *testing.T) {
 	if code, _ := ask("model=m"); code != 400 {
 		t.Errorf("no role: %d", code)
 	}
+	if code, text := ask("model=m&role=chef"); code != 400 || !strings.Contains(text, `role "chef" is neither prefill nor decode`) {
+		t.Errorf("a role that does not exist: %d %s", code, text)
+	}
 	targets.Publish(map[Pool]Target{decode: {Replicas: 3, At: time.Now().Add(-time.Hour)}})
 	if code, _ := ask(of); code != 503 {
 		t.Errorf("stale: %d", code)

@@ -26,8 +26,8 @@ type scaler struct {
 func poolOf(ref *externalscaler.ScaledObjectRef) (Pool, error) {
 	metadata := ref.GetScalerMetadata()
 	p := Pool{metadata["model"], metadata["role"], metadata["variant"]}
-	if p.Model == "" || p.Role == "" {
-		return Pool{}, status.Error(codes.InvalidArgument, "the trigger's metadata must name model and role")
+	if err := p.Validate(); err != nil {
+		return Pool{}, status.Errorf(codes.InvalidArgument, "the trigger's metadata must name model and role: %v", err)
 	}
 	return p, nil
 }

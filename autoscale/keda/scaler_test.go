@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,6 +78,10 @@ func TestScaler_SaysWhatTheBoardSays(t *testing.T) {
 	}
 	if _, err := client.GetMetricSpec(ctx, &externalscaler.ScaledObjectRef{}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("no pool is named: %v", err)
+	}
+	chef := &externalscaler.ScaledObjectRef{ScalerMetadata: map[string]string{"model": "m", "role": "chef"}}
+	if _, err := client.IsActive(ctx, chef); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "neither prefill nor decode") {
+		t.Errorf("a role that does not exist: %v", err)
 	}
 	request.MetricName = "other"
 	if _, err := client.GetMetrics(ctx, request); status.Code(err) != codes.InvalidArgument {

@@ -38,7 +38,7 @@ func scalerCommand() *cobra.Command {
 		Short: "Publish wanted replicas by hand, to try ScaledObjects before a gateway decides",
 		Long: `Serve what KEDA asks a gateway for, without a gateway: gRPC for the triggers external
 and external-push, JSON for metrics-api, gauges for prometheus. What is wanted comes
-from standard input, one line a pool:
+from standard input, one line a pool, whose ROLE is prefill or decode:
 
     MODEL ROLE REPLICAS [HELD]     all pools keep their last targets, for --max-age
     MODEL ROLE unknown             nothing is known of the pool any more`,
@@ -143,6 +143,9 @@ func readTarget(fields []string, wanted map[keda.Pool]keda.Target) error {
 		return errors.New("want MODEL ROLE REPLICAS [HELD]")
 	}
 	pool := keda.Pool{Model: fields[0], Role: fields[1]}
+	if err := pool.Validate(); err != nil {
+		return err
+	}
 	if fields[2] == "unknown" {
 		delete(wanted, pool)
 		return nil

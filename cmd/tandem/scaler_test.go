@@ -20,7 +20,7 @@ func TestReadTargets_PublishesLineByLine(t *testing.T) {
 	if r, err := targets.Read(keda.Pool{Model: "m", Role: "prefill"}, now); err == nil {
 		t.Errorf("unknown again, and yet %+v", r)
 	}
-	for _, line := range []string{"m decode", "m decode two", "m decode -1", "m decode 1 2 3"} {
+	for _, line := range []string{"m decode", "m decode two", "m decode -1", "m decode 1 2 3", "m chef 3", "m both unknown"} {
 		if err := readTargets(strings.NewReader(line), targets); err == nil {
 			t.Errorf("%q is taken", line)
 		}
