@@ -94,5 +94,5 @@ func (st *requestState) recordEnd(decisions *decision.Records, b *binding, broke
 	if broken != nil {
 		b.choice.Outcome = broken.Error()
 	}
-	decisions.Complete(st.client.ID, st.arrived, len(st.earlier)+len(st.bindings)-1, b.choice.Measured, b.choice.Outcome)
+	decisions.Complete(st.decision, len(st.earlier)+len(st.bindings)-1, b.choice.Measured, b.choice.Outcome)
 }

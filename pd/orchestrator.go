@@ -360,7 +360,7 @@ func (o *Orchestrator) recordDecision(st *requestState, err error) {
 		o.recordFailure(st)
 	}
 	st.span.RecordAttempts(len(st.earlier)+len(st.bindings), st.continuations)
-	o.Decisions.Add(decision.Record{
+	st.decision = o.Decisions.Add(decision.Record{
 		RequestID: st.client.ID, Model: st.client.Model, API: st.client.Dialect.Name, At: st.arrived,
 		Choices: st.choices(), Outcome: outcome, Ended: err != nil || !st.client.Stream && !st.client.proxied,
 	})

@@ -310,7 +310,7 @@ func (p *Pick) fail(failed *LegError) {
 	p.o.legs.Go(func() { p.o.quarantineIfServerDied(context.Background(), p.st, failed) })
 	p.st.recordFailure(failed)
 	p.o.recordFailure(p.st)
-	p.o.Decisions.Complete(p.st.client.ID, p.st.arrived, len(p.st.bindings)-1, p.b.choice.Measured, failed.Error())
+	p.o.Decisions.Complete(p.st.decision, len(p.st.bindings)-1, p.b.choice.Measured, failed.Error())
 }
 
 // subsetAllows reports whether the request may use the server in a role: it goes to decode, and

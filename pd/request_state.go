@@ -42,6 +42,7 @@ type requestState struct {
 	transcript    *transcript.Transcript // nil where a stream cannot be continued
 	continuations int                    // how often its stream was continued
 	begun         []byte                 // the events of its stream that prefill's token makes
+	decision      decision.Number        // as it is remembered; 0: it is not
 
 	memory TextMemory // of the client's text, until it is given back; nil: it is not
 

@@ -90,13 +90,13 @@ func TestRecords_PacksWhatHasEnded(t *testing.T) {
 	d := NewRecords(time.Hour, most)
 	for i := range 20_000 {
 		id := fmt.Sprint(i)
-		d.Add(Record{RequestID: id, At: arrived, Choices: []Choice{{Reason: id}}, Ended: i%3 == 0})
+		number := d.Add(Record{RequestID: id, At: arrived, Choices: []Choice{{Reason: id}}, Ended: i%3 == 0})
 		if i%3 == 1 {
-			d.Complete(id, arrived, 0, Measured{Whole: time.Duration(i)}, "")
+			d.Complete(number, 0, Measured{Whole: time.Duration(i)}, "")
 		}
 		if i%3 == 2 && i > 10 { // a while later, and again
-			d.Complete(fmt.Sprint(i-9), arrived, 0, Measured{Whole: time.Duration(i)}, "")
-			d.Complete(fmt.Sprint(i-9), arrived, 0, Measured{Whole: time.Duration(i - 9)}, "")
+			d.Complete(number-9, 0, Measured{Whole: time.Duration(i)}, "")
+			d.Complete(number-9, 0, Measured{Whole: time.Duration(i - 9)}, "")
 		}
 	}
 	if len(d.kept) < 3000 || len(d.whole) > 9 || d.used > most || d.used != d.count() {
@@ -110,13 +110,14 @@ func TestRecords_PacksWhatHasEnded(t *testing.T) {
 		t.Errorf("%d bytes of pages for %d", onPages, d.used)
 	}
 	for i := range d.kept {
-		id := fmt.Sprint(d.first + i)
+		i += int(d.first) - 1
+		id := fmt.Sprint(i)
 		found, ok := d.Find(id)
 		want := time.Duration(0)
-		if (d.first+i)%3 > 0 && d.first+i < 20_000-9 {
-			want = time.Duration(d.first + i)
+		if i%3 > 0 {
+			want = time.Duration(i)
 		}
-		if !ok || found.RequestID != id || found.Choices[0].Reason != id || (d.first+i < 20_000-9 && found.Choices[0].Measured.Whole != want) {
+		if !ok || found.RequestID != id || found.Choices[0].Reason != id || (i < 20_000-9 && found.Choices[0].Measured.Whole != want) {
 			t.Fatalf("of %s: %v %+v", id, ok, found)
 		}
 	}
@@ -156,8 +157,8 @@ func BenchmarkRecords_Add(b *testing.B) {
 			for i := range b.N {
 				id, now := fmt.Sprint(i), choice
 				now.Candidates.Prefill, now.Candidates.Decode = slices.Clone(choice.Candidates.Prefill), slices.Clone(choice.Candidates.Decode)
-				d.Add(Record{RequestID: id, At: arrived, Choices: []Choice{now}, Outcome: "served"})
-				d.Complete(id, arrived, 0, Measured{Whole: time.Second}, "")
+				number := d.Add(Record{RequestID: id, At: arrived, Choices: []Choice{now}, Outcome: "served"})
+				d.Complete(number, 0, Measured{Whole: time.Second}, "")
 			}
 			b.ReportMetric(float64(d.used)/float64(len(d.kept)), "bytes/decision")
 		})

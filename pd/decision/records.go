@@ -17,17 +17,19 @@ type Records struct {
 	keep time.Duration
 	most int // bytes
 
-	mu       sync.Mutex     // guards the rest
-	origin   time.Time      // of the times in kept
-	kept     []remembered   // the oldest first
-	first    int            // how many were forgotten
-	cut      int            // of the oldest, which keep the chosen servers alone or are packed
-	used     int            // bytes
-	whole    map[int]Record // those that are not packed, by how many came before them
-	packed   pages
-	seed     maphash.Seed
-	newestOf map[uint64]int // by the hash of a request's id, how many came before it
+	mu     sync.Mutex        // guards the rest
+	origin time.Time         // of the times in kept
+	kept   []remembered      // the oldest first
+	first  Number            // of the oldest
+	cut    int               // of the oldest, which keep the chosen servers alone or are packed
+	used   int               // bytes
+	whole  map[Number]Record // those that are not packed
+	packed pages
+	seed   maphash.Seed
 }
+
+// Number is that of a decision among all that were ever added, from 1 on; 0 is none.
+type Number int
 
 // remembered is a decision, without a pointer. Since when it is one, and how many bytes are counted for it.
 type remembered struct {
@@ -41,19 +43,17 @@ type remembered struct {
 // NewRecords remembers decisions for so long, in about so many bytes: the newest in any case.
 func NewRecords(keep time.Duration, bytes int) *Records {
 	return &Records{
-		keep: keep, most: bytes, origin: time.Now(), whole: make(map[int]Record), seed: maphash.MakeSeed(), newestOf: make(map[uint64]int),
+		keep: keep, most: bytes, origin: time.Now(), first: 1, whole: make(map[Number]Record), seed: maphash.MakeSeed(),
 	}
 }
 
-// Add remembers a decision, whose choices are the record's from now on.
-func (d *Records) Add(decision Record) {
+// Add remembers a decision, whose choices are the record's from now on, and returns its number.
+func (d *Records) Add(decision Record) Number {
 	now := time.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	number := d.first + len(d.kept)
-	r := remembered{since: now.Sub(d.origin), hash: maphash.String(d.seed, decision.RequestID)}
-	d.newestOf[r.hash] = number
-	d.kept = append(d.kept, r)
+	number := d.first + Number(len(d.kept))
+	d.kept = append(d.kept, remembered{since: now.Sub(d.origin), hash: maphash.String(d.seed, decision.RequestID)})
 	if decision.Ended && decision.canPack() {
 		d.packLocked(number, decision)
 	} else {
@@ -61,12 +61,13 @@ func (d *Records) Add(decision Record) {
 	}
 	d.expireLocked(now)
 	d.boundLocked()
+	return number
 }
 
 // boundLocked cuts the oldest and forgets them, until the rest is no more than it may be.
 func (d *Records) boundLocked() {
 	for last := len(d.kept) - 1; d.used > d.most && d.cut < last; d.cut++ {
-		number := d.first + d.cut
+		number := d.first + Number(d.cut)
 		if oldest, is := d.whole[number]; is {
 			oldest.KeepOnlyChosen()
 			d.settleLocked(number, oldest)
@@ -78,7 +79,7 @@ func (d *Records) boundLocked() {
 }
 
 // settleLocked packs a decision, or counts it anew where it cannot be packed.
-func (d *Records) settleLocked(number int, decision Record) {
+func (d *Records) settleLocked(number Number, decision Record) {
 	if decision.canPack() {
 		d.packLocked(number, decision)
 		return
@@ -87,7 +88,7 @@ func (d *Records) settleLocked(number int, decision Record) {
 }
 
 // packLocked packs a decision in place of what is remembered by its number.
-func (d *Records) packLocked(number int, decision Record) {
+func (d *Records) packLocked(number Number, decision Record) {
 	d.releaseLocked(number)
 	r := &d.kept[number-d.first]
 	r.at, r.isPacked = d.packed.write(&decision), true
@@ -95,7 +96,7 @@ func (d *Records) packLocked(number int, decision Record) {
 }
 
 // keepWholeLocked is packLocked without packing.
-func (d *Records) keepWholeLocked(number int, decision Record) {
+func (d *Records) keepWholeLocked(number Number, decision Record) {
 	d.releaseLocked(number)
 	r := &d.kept[number-d.first]
 	d.whole[number], r.isPacked = decision, false
@@ -108,7 +109,7 @@ func (d *Records) countLocked(r *remembered, bytes int) {
 }
 
 // releaseLocked lets go of what is remembered by a number.
-func (d *Records) releaseLocked(number int) {
+func (d *Records) releaseLocked(number Number) {
 	if r := &d.kept[number-d.first]; r.isPacked {
 		d.packed.forget(r.at)
 	}
@@ -124,23 +125,22 @@ func (d *Records) expireLocked(now time.Time) {
 
 func (d *Records) forgetOldestLocked() {
 	d.releaseLocked(d.first)
-	oldest := d.kept[0]
-	if d.newestOf[oldest.hash] == d.first {
-		delete(d.newestOf, oldest.hash)
-	}
+	d.used -= d.kept[0].bytes
 	d.kept = d.kept[1:]
 	d.first++
-	d.used -= oldest.bytes
 	d.cut = max(0, d.cut-1)
 }
 
-// Complete writes down what an attempt, counted from 0, of a request that arrived then took, and
-// how it ended. It does nothing where the request is forgotten.
-func (d *Records) Complete(requestID string, arrived time.Time, attempt int, m Measured, outcome string) {
+// Complete writes down what an attempt, counted from 0, of a decision took, and how it ended. It does
+// nothing where that is forgotten.
+func (d *Records) Complete(number Number, attempt int, m Measured, outcome string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	number, found, is := d.findLocked(requestID)
-	if !is || !found.At.Equal(arrived) || attempt >= len(found.Choices) {
+	if number < d.first || number >= d.first+Number(len(d.kept)) {
+		return
+	}
+	found := d.recordLocked(number)
+	if attempt >= len(found.Choices) {
 		return
 	}
 	found.Choices[attempt].Measured, found.Choices[attempt].Outcome = m, outcome
@@ -153,11 +153,16 @@ func (d *Records) Find(requestID string) (Record, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.expireLocked(time.Now())
-	_, found, is := d.findLocked(requestID)
-	if !is {
-		return Record{}, false
+	hash := maphash.String(d.seed, requestID)
+	for i := len(d.kept) - 1; i >= 0; i-- { // people ask for few, and a table of all would cost each request
+		if d.kept[i].hash != hash {
+			continue
+		}
+		if found := d.recordLocked(d.first + Number(i)); found.RequestID == requestID {
+			return found.now(), true
+		}
 	}
-	return found.now(), true
+	return Record{}, false
 }
 
 // Newest returns the last n decisions as they are now, the newest first.
@@ -169,24 +174,15 @@ func (d *Records) After(after time.Time, limit int) (newest []Record) {
 	defer d.mu.Unlock()
 	d.expireLocked(time.Now())
 	for i := len(d.kept) - 1; i >= 0 && len(newest) < limit; i-- {
-		if r := d.recordLocked(d.first + i); r.At.After(after) {
+		if r := d.recordLocked(d.first + Number(i)); r.At.After(after) {
 			newest = append(newest, r.now())
 		}
 	}
 	return newest
 }
 
-// findLocked is the newest decision on a request, and how many came before it; false where none is remembered.
-func (d *Records) findLocked(requestID string) (number int, found Record, is bool) {
-	if number, is = d.newestOf[maphash.String(d.seed, requestID)]; !is {
-		return 0, Record{}, false
-	}
-	found = d.recordLocked(number)
-	return number, found, found.RequestID == requestID
-}
-
 // recordLocked is what is remembered by a number: what is packed, as it was.
-func (d *Records) recordLocked(number int) Record {
+func (d *Records) recordLocked(number Number) Record {
 	if r := &d.kept[number-d.first]; r.isPacked {
 		return d.packed.read(r.at)
 	}
@@ -200,10 +196,10 @@ func (d *Record) now() Record {
 	return now
 }
 
-// What a decision takes that is not packed, beside the names of servers, which the fleet has anyway, with entries of
-// two maps; and what one that is packed takes beside its bytes.
+// What a decision takes that is not packed, beside the names of servers, which the fleet has anyway, with the entry of
+// a map; and what one that is packed takes beside its bytes.
 var (
-	packedBytes    = int(reflect.TypeFor[remembered]().Size()) + 32
+	packedBytes    = int(reflect.TypeFor[remembered]().Size())
 	recordBytes    = packedBytes + int(reflect.TypeFor[Record]().Size()) + 32
 	choiceBytes    = int(reflect.TypeFor[Choice]().Size())
 	candidateBytes = int(reflect.TypeFor[cost.Candidate]().Size())

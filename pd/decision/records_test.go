@@ -50,22 +50,29 @@ func TestRecords_IsBoundedInBytes(t *testing.T) {
 }
 
 // What an attempt took is written down when its stream has ended, beside what others have read
-// already; it never reaches a request of the same name that came at another time.
+// already; it never reaches another request, also of the same name, nor one that is forgotten.
 func TestRecords_IsCompletedWhenAStreamEnds(t *testing.T) {
 	d := NewRecords(time.Hour, 1<<20)
-	d.Add(Record{RequestID: "r", At: arrived, Choices: []Choice{{}, {}}})
+	other := d.Add(Record{RequestID: "r", At: arrived, Choices: []Choice{{}}})
+	number := d.Add(Record{RequestID: "r", At: arrived, Choices: []Choice{{}, {}}})
 	before, _ := d.Find("r")
 	m := Measured{FirstToken: 5}
-	d.Complete("r", arrived, 1, m, "broken")
+	d.Complete(number, 1, m, "broken")
 	after, _ := d.Find("r")
 	if before.Choices[1].Measured != (Measured{}) || after.Choices[1].Measured != m || after.Choices[1].Outcome != "broken" || after.Choices[0].Measured != (Measured{}) {
 		t.Errorf("before %+v\nafter %+v", before.Choices, after.Choices)
 	}
-	d.Complete("r", arrived.Add(1), 0, m, "another's")
-	d.Complete("r", arrived, 2, m, "of no attempt")
-	d.Complete("unknown", arrived, 0, m, "nobody's")
+	d.Complete(other, 0, m, "another's")
+	d.Complete(number, 2, m, "of no attempt")
+	d.Complete(number+1, 0, m, "nobody's")
+	d.Complete(0, 0, m, "nobody's")
 	if last, _ := d.Find("r"); last.Choices[0].Measured != (Measured{}) || last.Choices[0].Outcome != "" || len(last.Choices) != 2 {
 		t.Errorf("%+v", last.Choices)
+	}
+	d.forgetOldestLocked()
+	d.Complete(other, 0, m, "nobody's any more")
+	if all := d.Newest(9); len(all) != 1 || all[0].Choices[0].Outcome != "" {
+		t.Errorf("%+v", all)
 	}
 }
 
@@ -108,8 +115,8 @@ func TestRecords_ForgetsWithTime(t *testing.T) {
 			t.Error("it is remembered after its time")
 		}
 		time.Sleep(40 * time.Second)
-		if newest := d.Newest(9); len(newest) != 0 || d.used != 0 || len(d.newestOf) != 0 {
-			t.Errorf("%d are remembered in %d bytes, %d by name", len(newest), d.used, len(d.newestOf))
+		if newest := d.Newest(9); len(newest) != 0 || d.used != 0 {
+			t.Errorf("%d are remembered in %d bytes", len(newest), d.used)
 		}
 	})
 }
@@ -142,7 +149,7 @@ func TestRecords_ListsTheNewest(t *testing.T) {
 // count is what the decisions take, counted anew.
 func (d *Records) count() (bytes int) {
 	for i, r := range d.kept {
-		if whole, is := d.whole[d.first+i]; is {
+		if whole, is := d.whole[d.first+Number(i)]; is {
 			bytes += whole.bytes()
 			continue
 		}
@@ -159,8 +166,8 @@ func TestRecords_IsUsedByManyAtOnce(t *testing.T) {
 		all.Go(func() {
 			for i := range 200 {
 				id := fmt.Sprint(worker, " ", i)
-				d.Add(Record{RequestID: id, At: arrived, Choices: []Choice{{}}})
-				d.Complete(id, arrived, 0, Measured{FirstToken: 1}, "")
+				number := d.Add(Record{RequestID: id, At: arrived, Choices: []Choice{{}}})
+				d.Complete(number, 0, Measured{FirstToken: 1}, "")
 				if found, ok := d.Find(id); ok && found.Choices[0].Measured.FirstToken > 1 {
 					t.Errorf("%+v", found)
 				}
