@@ -27,8 +27,8 @@ const explainLimit = 64
 type Drains interface {
 	// SetDrain is false where there is no such server.
 	SetDrain(server string, drain bool) bool
-	// Untold reports whether other gateways cannot know yet what was said of a server here.
-	Untold(server string) bool
+	// Pending reports whether other gateways cannot know yet what was said of a server here.
+	Pending(server string) bool
 }
 
 // Admin is the handler of the admin port: readiness, metrics, why requests went
@@ -126,9 +126,9 @@ type ServerStatus struct {
 	Rack         string               `json:"rack,omitempty"`
 	Zone         string               `json:"zone,omitempty"`
 	Up           bool                 `json:"up"`
-	Unresponsive bool                 `json:"in_doubt"`               // it is up and answers late
-	Draining     bool                 `json:"draining"`               // takes no new request
-	Untold       bool                 `json:"drain_untold,omitempty"` // other gateways cannot know yet what an operator said
+	Unresponsive bool                 `json:"in_doubt"`                // it is up and answers late
+	Draining     bool                 `json:"draining"`                // takes no new request
+	Pending      bool                 `json:"drain_pending,omitempty"` // other gateways cannot know yet what an operator said
 	Reason       string               `json:"reason,omitempty"`
 	Models       []string             `json:"models"`
 	Breakers     map[string]string    `json:"breakers"`
@@ -156,7 +156,7 @@ func describeServers(fleet *pools.Fleet, locality *pd.Locality, drains Drains) [
 		h := s.Health()
 		status := ServerStatus{
 			ID: s.ID(), Role: s.Role.String(), Connector: s.Connector(), Reported: s.Identity(), Host: s.Host, Rack: s.Rack, Zone: s.Zone,
-			Up: h.Up, Unresponsive: s.State() == pools.Unresponsive, Draining: s.Drains(), Untold: drains.Untold(s.ID()), Reason: h.Reason, Models: []string{},
+			Up: h.Up, Unresponsive: s.State() == pools.Unresponsive, Draining: s.Drains(), Pending: drains.Pending(s.ID()), Reason: h.Reason, Models: []string{},
 			Breakers: map[string]string{}, InFlight: map[string]LegStatus{}, OfAll: map[string]int{}, Engine: map[string]float64{},
 			KV: append([]pd.SourceStatus{}, kv[s.ID()]...),
 		}

@@ -29,7 +29,7 @@ type testDrains struct{ fleet *pools.Fleet }
 
 func (d testDrains) SetDrain(id string, drain bool) bool { return len(d.fleet.SetDrain(id, drain)) > 0 }
 
-func (d testDrains) Untold(id string) bool {
+func (d testDrains) Pending(id string) bool {
 	at := slices.IndexFunc(d.fleet.Servers(), func(s *pools.Server) bool { return s.ID() == id })
 	return d.fleet.Servers()[at].Drains()
 }
@@ -126,8 +126,8 @@ func TestAdmin_Servers(t *testing.T) {
 		if status, body := ask(x.method, "/drain/"+x.id); status != x.status {
 			t.Errorf("%s %s: %d %s", x.method, x.id, status, body)
 		}
-		if got, untold := server(id).Get("draining").Bool(), server(id).Get("drain_untold").Bool(); got != x.drains || untold != x.drains {
-			t.Errorf("after %s %s it drains: %v, and others do not know: %v", x.method, x.id, got, untold)
+		if got, pending := server(id).Get("draining").Bool(), server(id).Get("drain_pending").Bool(); got != x.drains || pending != x.drains {
+			t.Errorf("after %s %s it drains: %v, and others do not know: %v", x.method, x.id, got, pending)
 		}
 	}
 }

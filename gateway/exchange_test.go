@@ -304,8 +304,8 @@ func TestKnownModel(t *testing.T) {
 		code, param string
 	}{
 		{"ada", `"model":"m"`, 200, "", ""},
-		{"ada", `"model":"m","max_tokens":99`, 200, "", ""},
-		{"ada", `"model":"m","max_tokens":100`, 400, "", "max_tokens"},
+		{"ada", `"model":"m","max_tokens":100`, 200, "", ""}, // as much as there is room for
+		{"ada", `"model":"m","max_tokens":101`, 400, "", "max_tokens"},
 		{"ada", `"model":"endless","max_tokens":100`, 200, "", ""},
 		{"ada", `"model":"nobody"`, 404, "model_not_found", "model"},
 		{"ada", `"model":"chat"`, 200, "", ""},

@@ -473,7 +473,7 @@ func (r *refusals) badBodies() {
 		{api.Chat, chat(`,"max_tokens":"` + secretPrompt + `"`)},
 		{api.Chat, chat(`,"max_tokens":5,"min_tokens":6`)},
 		{api.Chat, chat(`,"max_tokens":17`)},
-		{api.Chat, chat(`,"max_tokens":10`)},
+		{api.Chat, chat(`,"max_tokens":11`)},
 		{api.Chat, chat(`,"stream":"` + secretPrompt + `"`)},
 		{api.Chat, chat(`,"stream_options":{}`)},
 		{api.Chat, chat(`,"stream":true,"stream_options":7`)},

@@ -289,6 +289,36 @@ func TestCompareCounts_OfAPromptThatWasHandedOver(t *testing.T) {
 	}
 }
 
+// A decode server that counts prefill's token in the prompt of a chat has read the ids, and no other has shown that.
+func TestCompareCounts_ShowsWhoReadsIDs(t *testing.T) {
+	for name, c := range map[string]struct {
+		dialect *api.Dialect
+		goesOn  bool
+		counted int // by decode, less that token
+		want    bool
+	}{
+		"behind prefill's token":        {api.Chat, true, 100, true},
+		"it rendered the messages":      {api.Chat, true, 99, false},
+		"nothing says what it has read": {api.Chat, false, 100, false},
+		"a completion has no messages":  {api.Completions, true, 100, false},
+	} {
+		f := newTestFleet(t, 1, testPrompt(100))
+		st, b := f.bound(t, false)
+		st.req.Dialect = c.dialect
+		tr := st.transfer(b)
+		b.handoff = tr.Handoff()
+		b.handoff.RecordPrefill(tr, answered(t, `{"usage":{"prompt_tokens":100},"kv_transfer_params":{"remote_block_ids":[[1]]}}`), time.Now())
+		b.handoff.Kept = true
+		if c.goesOn {
+			b.handoff.GoOnBehind(c.dialect, &api.FirstToken{}, nil)
+		}
+		f.compareCounts(st, b, api.Usage{Prompt: api.Count{Tokens: c.counted, Known: true}})
+		if got := b.decode.Server().ReadsPromptIDs(); got != c.want {
+			t.Errorf("%s: it is known to read ids: %v", name, got)
+		}
+	}
+}
+
 // Of what a request was bound to is known how many of its prompt's tokens were held there and how many are
 // computed, one at least: on prefill, or on decode that computes it.
 func TestPredictedCache_IsThatOfTheServerThatComputes(t *testing.T) {

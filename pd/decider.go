@@ -47,7 +47,7 @@ type Decider struct {
 	mu         sync.Mutex // guards arrivals and departures
 	arrivals   []*waiter
 	departures []*waiter
-	room       []*waiter // for the next arrivals, while those before are read; belongs to who decides
+	spare      []*waiter // for the next arrivals, while those before are read; belongs to who decides
 
 	deciding   sync.Mutex             // held by who decides, and guards what follows
 	queues     map[string]*modelQueue // by base model
@@ -237,7 +237,7 @@ func (d *Decider) decideLocked(now time.Time) (again time.Duration) {
 	defer func() { d.waits = again > 0 }()
 	d.mu.Lock()
 	came, left := d.arrivals, d.departures
-	d.arrivals, d.departures = d.room, nil
+	d.arrivals, d.departures = d.spare, nil
 	d.mu.Unlock()
 	for _, w := range left {
 		if l := d.queues[w.request.base]; l != nil {
@@ -256,7 +256,7 @@ func (d *Decider) decideLocked(now time.Time) (again time.Duration) {
 		l.arrivals = append(l.arrivals, w)
 	}
 	clear(came)
-	d.room = came[:0]
+	d.spare = came[:0]
 	for base, l := range d.queues {
 		if !l.hasWork() {
 			continue

@@ -131,13 +131,20 @@ func (o *Orchestrator) checkLength(st *requestState, b *binding, t *connector.Tr
 }
 
 // compareCounts warns where decode counted other tokens in a prompt than prefill: the KV
-// that it was given is not its prompt's, though its blocks sufficed.
+// that it was given is not its prompt's, though its blocks sufficed. Behind prefill's token an equal count shows that
+// decode has read the ids that it was given, which that token is one of, and not the messages.
 func (o *Orchestrator) compareCounts(st *requestState, b *binding, decode api.Usage) {
 	if b.handoff == nil || !decode.Prompt.Known {
 		return
 	}
 	prefill := b.handoff.Coverage().Prompt
-	if !b.handoff.HasKV() || prefill == 0 || prefill == decode.Prompt.Tokens {
+	if !b.handoff.HasKV() || prefill == 0 {
+		return
+	}
+	if prefill == decode.Prompt.Tokens {
+		if b.handoff.GoesOn() && st.req.Dialect == api.Chat {
+			b.decode.Server().RecordReadsPromptIDs()
+		}
 		return
 	}
 	o.Metrics.mismatches.WithLabelValues(b.decode.Server().ID()).Inc()

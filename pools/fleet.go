@@ -117,6 +117,7 @@ func (f *Fleet) Apply(specs []Spec) error {
 	f.snapshot.Store(&next)
 	f.changed.notify()
 	f.states.notify()
+	f.updateMissing()
 	return nil
 }
 

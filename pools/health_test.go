@@ -133,6 +133,13 @@ func TestFleet_ARoleIsMissingWhenItsServersAreDown(t *testing.T) {
 	for _, s := range s {
 		s.vitals.born = time.Now().Add(-time.Hour) // none may be starting
 	}
+	reload := func(drain bool) {
+		specs := []Spec{s[0].Spec, s[1].Spec, s[2].Spec}
+		specs[2].Drain = drain
+		if err := f.Apply(specs); err != nil {
+			t.Error(err)
+		}
+	}
 	pass := func(s *Server) { s.ProbePassed(s.Health(), nil, time.Now()) }
 	fail := func(s *Server) { s.ProbeFailed(s.Health(), "ill") }
 	for i, step := range []struct {
@@ -152,6 +159,8 @@ func TestFleet_ARoleIsMissingWhenItsServersAreDown(t *testing.T) {
 		{func() { pass(s[2]) }, []Role{Prefill}, "role has a server again\" role=decode"},
 		{func() { f.SetDrain(s[2].ID(), true) }, []Role{Prefill, Decode}, "role without a server: there is none, or all are down or drain\" role=decode"},
 		{func() { f.SetDrain(s[2].ID(), false) }, []Role{Prefill}, "role has a server again\" role=decode"},
+		{func() { reload(true) }, []Role{Prefill, Decode}, "role without a server: there is none, or all are down or drain\" role=decode"},
+		{func() { reload(false) }, []Role{Prefill}, "role has a server again\" role=decode"},
 	} {
 		out.Reset()
 		step.do()

@@ -77,6 +77,8 @@ type capabilities struct {
 	// noTokenIDs is the incarnation in which the engine was asked for token ids and reported
 	// none; 0: none.
 	noTokenIDs atomic.Uint64
+	// readsPromptIDs is the incarnation in which the engine has shown that it reads the ids of a chat's prompt.
+	readsPromptIDs atomic.Uint64
 }
 
 // Identity returns what the engine reported of itself; of a server outside a fleet nothing.
@@ -116,6 +118,14 @@ func (l *serverState) RecordCachedTokens() { l.cachedTokens.Store(true) }
 // RecordNoTokenIDs remembers that the engine does not know return_token_ids, until it is
 // started anew.
 func (l *serverState) RecordNoTokenIDs() { l.noTokenIDs.Store(l.Incarnation()) }
+
+// RecordReadsPromptIDs remembers that the engine reads the ids of a chat's prompt in place of its messages, until it is
+// started anew.
+func (l *serverState) RecordReadsPromptIDs() { l.readsPromptIDs.Store(l.Incarnation() + 1) }
+
+// ReadsPromptIDs reports whether the engine is known to read the ids of a chat's prompt in place of its messages. Its
+// version alone does not say so: vLLM has a frontend that renders the messages all the same.
+func (l *serverState) ReadsPromptIDs() bool { return l.readsPromptIDs.Load() == l.Incarnation()+1 }
 
 // RecordRetains remembers that the engine keeps the blocks of its answers for a prefill to
 // fetch, and reports whether that is new in this incarnation.

@@ -99,11 +99,11 @@ func awaitDrained(ctx context.Context, admin adminport.Port, server string, out 
 		for _, requests := range servers[at].OfAll {
 			left += requests
 		}
-		switch untold := servers[at].Untold; {
-		case left == 0 && !untold:
+		switch pending := servers[at].Pending; {
+		case left == 0 && !pending:
 			_, _ = fmt.Fprintln(out, server, "has no request any more")
 			return nil
-		case left != last && untold:
+		case left != last && pending:
 			_, _ = fmt.Fprintf(out, "%s has requests of this gateway: %d; other gateways may not know yet that it drains\n", server, left)
 		case left != last:
 			_, _ = fmt.Fprintf(out, "%s has requests: %d\n", server, left)
@@ -111,6 +111,9 @@ func awaitDrained(ctx context.Context, admin adminport.Port, server string, out 
 		last = left
 		select {
 		case <-ctx.Done():
+			if left == 0 {
+				return fmt.Errorf("other gateways may not know yet that %s drains: %w", server, ctx.Err())
+			}
 			return fmt.Errorf("%s has requests still: %d: %w", server, left, ctx.Err())
 		case <-ticker.C:
 		}

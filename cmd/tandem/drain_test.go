@@ -31,7 +31,7 @@ func TestDrain_WaitsForTheLastRequest(t *testing.T) {
 			w.WriteHeader(http.StatusNoContent)
 		case "GET /debug/servers":
 			legs := []string{
-				`{"prefill":0,"decode":0},"drain_untold":true`, `{"prefill":1,"decode":1}`, `{"prefill":0,"decode":1}`, `{"prefill":0,"decode":0}`,
+				`{"prefill":0,"decode":0},"drain_pending":true`, `{"prefill":1,"decode":1}`, `{"prefill":0,"decode":1}`, `{"prefill":0,"decode":0}`,
 			}
 			_, _ = w.Write([]byte(`[{"id":"10.0.0.1:8000","in_flight_of_all":{"decode":9}},{"id":"10.0.0.1:8000/dp1","draining":true,"in_flight_of_all":` + legs[asked.Add(1)-1] + `}]`))
 		default:

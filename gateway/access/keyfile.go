@@ -78,7 +78,17 @@ func fileError(err error) error {
 	}
 	at, text := fault.GetToken(), fault.GetMessage()
 	var wrong *yaml.TypeError
-	if errors.As(err, &wrong) && wrong.DstType != nil {
+	var unknown *yaml.UnknownFieldError
+	var twice *yaml.DuplicateKeyError
+	var large *yaml.OverflowError
+	switch {
+	case errors.As(err, &unknown):
+		return fmt.Errorf("line %d: unknown field", at.Position.Line)
+	case errors.As(err, &twice), strings.HasPrefix(text, "mapping key "): // a fault of the syntax, to its parser
+		return fmt.Errorf("line %d: a field appears twice", at.Position.Line)
+	case errors.As(err, &large):
+		text = "the number is too large"
+	case errors.As(err, &wrong) && wrong.DstType != nil:
 		switch wrong.DstType.Kind() {
 		case reflect.Int:
 			text = "want a whole number"

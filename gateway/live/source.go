@@ -194,14 +194,14 @@ func decisionOf(r *decision.Record) Decision {
 // outcomeOf is how a request ended, in a word: the errors of engines may quote what clients wrote.
 func outcomeOf(r *decision.Record) string {
 	switch last := r.Choices[len(r.Choices)-1].Outcome; {
-	case r.Outcome == "picked" && last == "":
-		return "picked"
-	case r.Outcome != "served" && r.Outcome != "picked":
+	case r.Outcome == decision.Picked && last == "":
+		return decision.Picked
+	case r.Outcome != decision.Served && r.Outcome != decision.Picked:
 		return "failed"
 	case last != "":
 		return "broken"
 	}
-	return "served"
+	return decision.Served
 }
 
 // generatedID is a UUID, with or without a short word before it, or a long number: what programs make.

@@ -44,13 +44,23 @@ func (e *Engine) isVLLM(least int) bool {
 	return err == nil && e.owner() == "vllm" && (major > 0 || minor >= least)
 }
 
+// mediaKeys mark a part of a message as none of text, whatever type it names (renderers/chat_utils.py,
+// _MEDIA_CONTENT_PART_KEYS).
+var mediaKeys = []string{
+	"input_image", "image_url", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds", "image_pil", "audio_url", "input_audio", "video_url",
+}
+
 // hasMedia reports whether a message has a part that is no text.
 func hasMedia(m message) bool {
-	var parts []contentPart
+	var parts []map[string]json.RawMessage
 	if json.Unmarshal(m.Content, &parts) != nil {
 		return false
 	}
-	return slices.ContainsFunc(parts, func(p contentPart) bool { return p.Type != "text" && p.Type != "input_text" && p.Type != "output_text" })
+	return slices.ContainsFunc(parts, func(p map[string]json.RawMessage) bool {
+		kind := string(p["type"])
+		return slices.ContainsFunc(mediaKeys, func(key string) bool { return p[key] != nil }) ||
+			!slices.Contains([]string{"", `"text"`, `"input_text"`, `"output_text"`}, kind)
+	})
 }
 
 // truncate keeps the end of a prompt, as truncate_prompt_tokens asks. Below zero it is as

@@ -442,7 +442,7 @@ func (b Body) With(edits ...Edit) Body {
 	if !changes {
 		return b
 	}
-	room := make([]byte, 0, size) // of all new members, where their keys have no escapes
+	buffer := make([]byte, 0, size) // of all new members, where their keys have no escapes
 	out := Body{source: b.source, sum: b.sum, long: b.long, edited: true, fields: make([]field, 0, fields)}
 	for i := range b.fields {
 		f := &b.fields[i]
@@ -451,7 +451,7 @@ func (b Body) With(edits ...Edit) Body {
 		case !found:
 			out.fields = append(out.fields, *f)
 		case edit.Value != nil:
-			out.fields = append(out.fields, newField(&room, f.key, f.member[:f.value], edit))
+			out.fields = append(out.fields, newField(&buffer, f.key, f.member[:f.value], edit))
 		}
 	}
 	for i, e := range edits {
@@ -462,7 +462,7 @@ func (b Body) With(edits ...Edit) Body {
 			continue
 		}
 		var head [64]byte
-		out.fields = append(out.fields, newField(&room, e.Key, append(appendKey(head[:0], e.Key), ':'), e))
+		out.fields = append(out.fields, newField(&buffer, e.Key, append(appendKey(head[:0], e.Key), ':'), e))
 	}
 	return out
 }
@@ -553,16 +553,16 @@ func appendKey(to []byte, key string) []byte {
 // piece of its own, of which a request is sent.
 const longPart = 4 << 10
 
-// newField makes a member of its head, which is key and colon, and its new value, in some room.
-func newField(room *[]byte, key string, head []byte, edit Edit) field {
+// newField makes a member of its head, which is key and colon, and its new value, in a buffer.
+func newField(buffer *[]byte, key string, head []byte, edit Edit) field {
 	kept := 0
 	for part := range edit.parts {
 		if edit.keeps(part) {
 			kept++
 		}
 	}
-	f, start := field{key: key, value: int32(len(head)), made: true}, len(*room)
-	copied := append(*room, head...)
+	f, start := field{key: key, value: int32(len(head)), made: true}, len(*buffer)
+	copied := append(*buffer, head...)
 	var all [][]byte
 	if kept > 0 {
 		all = make([][]byte, 0, 2*kept+1)
@@ -575,7 +575,7 @@ func newField(room *[]byte, key string, head []byte, edit Edit) field {
 			copied = append(copied, part...)
 		}
 	}
-	*room = copied
+	*buffer = copied
 	rest := copied[start:len(copied):len(copied)]
 	if kept == 0 {
 		f.member = rest
@@ -586,7 +586,7 @@ func newField(room *[]byte, key string, head []byte, edit Edit) field {
 	return f
 }
 
-// size is what newField takes of a room for a member with this value, in bytes.
+// size is what newField takes of a buffer for a member with this value, in bytes.
 func (e *Edit) size() int {
 	n := len(e.Key) + len(`"":`)
 	for part := range e.parts {

@@ -34,7 +34,8 @@ type Chunk struct {
 // PromptReader reads the ids of a prompt, which may be a thousand times as long as the rest of their event.
 type PromptReader interface {
 	// ReadPrompt is given what stands between the brackets of a list, and reports whether that is whole numbers
-	// that commas part, as strictly as JSON has it, or nobody will read it. It is false as well where it does not read them.
+	// that commas part, as strictly as JSON has it. It is true as well where the reader knows the prompt, and only wants
+	// to know where the list ends; and false where it reads none.
 	ReadPrompt(ids []byte) bool
 }
 

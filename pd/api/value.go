@@ -137,6 +137,25 @@ func (v Value) memberOf(long Long, key string) Value {
 	return nil
 }
 
+// IsTextPart reports whether the value is a part of a message that is text and nothing else. vLLM takes a part for what
+// it has, whatever type it names (renderers/chat_utils.py, has_non_text_content).
+func (v Value) IsTextPart() bool {
+	text := false
+	for key, value := range v.Members() {
+		switch key {
+		case "type":
+			kind, _ := value.String()
+			text = kind == "text"
+		case "text", "cache_control":
+		default:
+			if !value.Null() {
+				return false
+			}
+		}
+	}
+	return text
+}
+
 // IsArray reports whether the value is an array.
 func (v Value) IsArray() bool { return len(v) > 0 && v[0] == '[' }
 

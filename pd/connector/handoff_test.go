@@ -162,7 +162,7 @@ func TestNIXL_DecodeGetsPrefillsIDs(t *testing.T) {
 		"an empty list":        {api.Completions, true, `{"prompt_token_ids":[],` + params + `}`, ""},
 		"no list":              {api.Completions, true, `{"prompt_token_ids":null,` + params + `}`, ""},
 	} {
-		leg := nixlDecode(&Transfer{dialect: c.dialect, body: parsed(t, `{"prompt":"hi"}`), sharesIDs: c.shares}, answered(t, c.dialect, c.answer))
+		leg := nixlDecode(&Transfer{dialect: c.dialect, body: parsed(t, `{"prompt":"hi"}`), sharesIDs: c.shares, To: pools.NewServer(pools.Spec{})}, answered(t, c.dialect, c.answer))
 		body := string(leg.request.Body.Bytes())
 		if leg.sharesIDs != (c.place != "") || !leg.hasKV || strings.Contains(body, "[1,2]") != (c.place != "") {
 			t.Errorf("%s: shared %v, %s", name, leg.sharesIDs, body)
@@ -173,21 +173,32 @@ func TestNIXL_DecodeGetsPrefillsIDs(t *testing.T) {
 	}
 }
 
-// A chat whose ids decode has goes there without its text, but where vLLM looks at the messages all the same.
+// A chat whose ids decode has, and has shown to read, goes there without its text, but where vLLM looks at the messages
+// all the same.
 func TestNIXL_AChatWithIDsGoesToDecodeWithoutItsText(t *testing.T) {
+	unproved, proved := pools.NewServer(pools.Spec{}), pools.NewServer(pools.Spec{})
+	proved.RecordReadsPromptIDs()
 	for fields, stays := range map[string]bool{
 		``:            false,
 		`,"tools":[]`: false,
 		`,"tools":[{"type":"function"}],"tool_choice":"none"`: false,
 		`,"tools":[{"type":"function"}]`:                      true, // it numbers calls behind those of the messages
 		`,"add_generation_prompt":true`:                       false,
+		`,"add_generation_prompt":null`:                       false,
 		`,"add_generation_prompt":false`:                      true, // the answer has the role of the last message
+		`,"add_generation_prompt":0`:                          true, // which is false to vLLM
 	} {
 		for ids, told := range map[string]bool{`[1,2]`: true, `null`: false} {
 			body := parsed(t, `{"messages":[{"role":"user","content":"a secret"}],"model":"m"`+fields+`}`)
 			answer := answered(t, api.Chat, `{"prompt_token_ids":`+ids+`,"kv_transfer_params":{"remote_host":"10.0.0.1"}}`)
-			leg := nixlDecode(&Transfer{dialect: api.Chat, body: body, sharesIDs: true}, answer)
-			sent := string(leg.request.Body.Bytes())
+			asked := func(of *pools.Server) string {
+				leg := nixlDecode(&Transfer{dialect: api.Chat, body: body, sharesIDs: true, To: of}, answer)
+				return string(leg.request.Body.Bytes())
+			}
+			if sent := asked(unproved); !strings.Contains(sent, "a secret") {
+				t.Errorf("ids %s, %s: a server that may not read them is sent %s", ids, fields, sent)
+			}
+			sent := asked(proved)
 			if got := strings.Contains(sent, "a secret"); got != (stays || !told) {
 				t.Errorf("ids %s, %s: text %v, %s", ids, fields, got, sent)
 			}

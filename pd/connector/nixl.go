@@ -73,7 +73,7 @@ func nixlDecode(t *Transfer, answer api.Answer) decodeLeg {
 		edits = append(edits, api.SetParts("prompt", ids))
 	default:
 		object = object.With(api.SetParts("prompt_token_ids", ids))
-		if !readsMessages(t.body) {
+		if t.To.ReadsPromptIDs() && !readsMessages(t.body) {
 			edits = append(edits, api.Set("messages", noMessages))
 		}
 	}

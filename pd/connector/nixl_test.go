@@ -62,7 +62,7 @@ func TestNIXL_TheLegHoldsNothingOfTheAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, d := range []*api.Dialect{api.Chat, api.Completions} {
-		leg := nixlDecode(&Transfer{dialect: d, body: body, sharesIDs: true}, read)
+		leg := nixlDecode(&Transfer{dialect: d, body: body, sharesIDs: true, To: pools.NewServer(pools.Spec{})}, read)
 		sent := string(leg.request.Body.Bytes())
 		was := bytes.Clone(text)
 		clear(text)

@@ -44,8 +44,8 @@ var noMessages = []byte(`[{"role":"user","content":""}]`)
 func readsMessages(body api.Body) bool {
 	tools := body.Get("tools")
 	calls := !tools.Null() && !tools.IsEmptyArray() && string(body.Get("tool_choice")) != `"none"`
-	begins, given := body.Get("add_generation_prompt").Bool()
-	return calls || given && !begins
+	begins := body.Get("add_generation_prompt")
+	return calls || !begins.Null() && string(begins) != "true"
 }
 
 // isVLLM reports whether a server tells that it runs vLLM 0.minor or later.
@@ -76,13 +76,7 @@ func hasMedia(messages api.Value) bool {
 // hasMediaPart reports whether a message's content has a part that is no text.
 func hasMediaPart(content api.Value) bool {
 	for part := range content.Elements() {
-		kind := ""
-		for key, value := range part.Members() {
-			if key == "type" {
-				kind, _ = value.String()
-			}
-		}
-		if part.IsObject() && kind != "text" {
+		if part.IsObject() && !part.IsTextPart() {
 			return true
 		}
 	}

@@ -147,6 +147,8 @@ func TestHasMedia_FindsPartsThatAreNoText(t *testing.T) {
 		`[{"role":"user","content":"a"},{"role":"user","content":[{"image_url":{"url":"u"}}]}]`:                                        true,
 		`[{"role":"user","content":["a", 1]},{"role":"user","content":[{"\u0074ype":"\u0074ext","text":"a"}],"x":[{"type":"image"}]}]`: false,
 		`[{"content":[{"type":1}]}]`: true,
+		`[{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"},"image_url":null}]}]`: false,
+		`[{"role":"user","content":[{"type":"text","text":"a","image_url":"https://h/c.png"}]}]`:                         true, // vLLM takes it for an image
 	} {
 		if got := hasMedia(api.Value(messages)); got != want {
 			t.Errorf("%s: %v", messages, got)

@@ -29,7 +29,7 @@ type Record struct {
 
 // Result is what the request came to in the end: of a stream that was begun and broke, what its last attempt did.
 func (d *Record) Result() string {
-	if n := len(d.Choices); d.Outcome == Served && n > 0 && d.Choices[n-1].Outcome != "" {
+	if n := len(d.Choices); (d.Outcome == Served || d.Outcome == Picked) && n > 0 && d.Choices[n-1].Outcome != "" {
 		return d.Choices[n-1].Outcome
 	}
 	return d.Outcome

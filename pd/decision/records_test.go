@@ -190,6 +190,7 @@ func TestRecord_Result(t *testing.T) {
 		"refused":                {"no server", nil, "no server"},
 		"failed":                 {"status 400", []string{"status 400"}, "status 400"},
 		"picked":                 {Picked, []string{""}, Picked},
+		"picked and broken":      {Picked, []string{"stream broke: unexpected EOF"}, "stream broke: unexpected EOF"},
 		"none was chosen for it": {Served, nil, Served},
 	} {
 		r := Record{Outcome: c.outcome}

@@ -114,8 +114,7 @@ func onlyText(body api.Body) bool {
 		}
 		parts, _ := message.Get("content").Array()
 		for _, p := range parts {
-			part, ok := p.Object()
-			if kind, _ := part.Get("type").String(); !ok || kind != "text" {
+			if !p.IsTextPart() {
 				return false
 			}
 		}

@@ -26,10 +26,7 @@ type Continuation struct {
 // Continue returns the request for the rest, an error if the answer cannot be continued.
 // It starts behind the last token whose text the client has.
 func (t *Transcript) Continue() (Continuation, error) {
-	left := t.modelLen - t.promptTokens - t.deliveredTokens
-	if t.req.MaxOutput > 0 {
-		left = t.req.MaxOutput - t.deliveredTokens
-	}
+	left := t.req.left(t.modelLen, t.promptTokens, t.deliveredTokens)
 	switch {
 	case t.seamOnly:
 		return Continuation{}, errMoreThanIDs
@@ -76,12 +73,16 @@ func (t *Transcript) BehindFirst(characters int) error {
 	return nil
 }
 
-// left is how many tokens an answer may have behind those that were said, by its own bound or the model's length.
+// left is how many tokens an answer may have behind those that were said, by its own bound and the model's length, where
+// that is known. An answer may ask for more than there is room for.
 func (r *Request) left(modelLen, prompt, said int) int {
-	if r.MaxOutput > 0 {
+	switch {
+	case r.MaxOutput == 0:
+		return modelLen - prompt - said
+	case modelLen == 0:
 		return r.MaxOutput - said
 	}
-	return modelLen - prompt - said
+	return min(r.MaxOutput, modelLen-prompt) - said
 }
 
 // Limits are the fields that bound the answer, less what was said of it.

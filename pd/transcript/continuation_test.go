@@ -373,3 +373,19 @@ func TestBehindFirst_EventsAreEditedAsOne(t *testing.T) {
 		}
 	}
 }
+
+// There may be a token behind the first one as far as both the request's bound and the context let it, where they are
+// known.
+func TestLimitsBehindFirst_OfTheContext(t *testing.T) {
+	for _, c := range []struct {
+		most, context, prompt int
+		want                  bool
+	}{
+		{200, 8192, 8190, true}, {200, 8192, 8191, false}, {2, 8192, 100, true}, {1, 8192, 100, false}, {0, 8192, 8190, true}, {0, 8192, 8191, false}, {200, 0, 9000, true},
+	} {
+		r := Request{Dialect: api.Chat, MaxOutput: c.most, MaxField: "max_tokens"}
+		if _, ok := r.LimitsBehindFirst(c.context, c.prompt); ok != c.want {
+			t.Errorf("%+v: %v", c, ok)
+		}
+	}
+}

@@ -125,9 +125,11 @@ func packIDs(text []byte) (p packedIDs, ok bool) {
 		}
 		p.shared, p.count, text = append(p.shared, r), p.count+r.count, text[len(part)+1:]
 	}
-	p.rest, ok = pack(text)
+	if p.rest, ok = pack(text); !ok {
+		return packedIDs{}, false
+	}
 	p.count += countIDs(text)
-	return p, ok
+	return p, true
 }
 
 // Prompt reads the ids of a prompt in an answer to prefill, for Transcript.RecordPrompt: an api.PromptReader. Those of a
@@ -142,8 +144,10 @@ func (p *Prompt) ReadPrompt(ids []byte) (ok bool) {
 	if p == nil {
 		return false
 	}
-	p.text = ids
-	p.packed, ok = packIDs(ids)
+	packed, ok := packIDs(ids)
+	if ok {
+		p.text, p.packed = ids, packed
+	}
 	return ok
 }
 

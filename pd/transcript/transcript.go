@@ -98,9 +98,9 @@ func (t *Transcript) StartLeg(e Engine, body api.Body) api.Body {
 	return body
 }
 
-// ReadPrompt packs the ids of the prompt, of an event that Record is given next: see api.PromptReader. Of a prompt whose
-// ids are known already they are those that the leg was given, which nobody keeps and no client sees: only where they
-// end matters. If a string among them had a bracket in it, what is behind that would be no event.
+// ReadPrompt packs the ids of the prompt, of an event that Record is given next: see api.PromptReader. Those of a
+// prompt that is known already are what the leg was given, and nobody keeps them: only where they end matters. If a
+// string among them had a bracket in it, what is behind that would be no event.
 func (t *Transcript) ReadPrompt(ids []byte) (ok bool) {
 	if !t.asked || t.promptTokens > 0 {
 		return t.asked

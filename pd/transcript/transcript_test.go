@@ -175,6 +175,7 @@ func TestRecordPrompt_TakesWhatWasRead(t *testing.T) {
 		"another list":     {func(p *Prompt) { p.ReadPrompt([]byte("7,8,9")) }, "[1,2,3]", false, false},
 		"nothing was read": {func(*Prompt) {}, "[1,2,3]", false, false},
 		"no ids":           {func(p *Prompt) { p.ReadPrompt([]byte("1.5,2")) }, "[1,2,3]", false, false},
+		"no ids any more":  {func(p *Prompt) { p.ReadPrompt(list[1:6]); p.ReadPrompt([]byte("1.5,2")) }, "", true, true},
 	} {
 		p := Prompt{}
 		c.read(&p)

@@ -59,20 +59,20 @@ func (s *Sync) SetDrain(id string, drain bool) bool {
 	return len(members) > 0
 }
 
-// Untold reports whether something was said of a server here that other gateways may not know yet: Redis does not have
+// Pending reports whether something was said of a server here that other gateways may not know yet: Redis does not have
 // it, or has it for less time than passes until all have looked.
-func (s *Sync) Untold(id string) bool {
+func (s *Sync) Pending(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, unwritten := s.unwritten[id]; unwritten {
 		return true
 	}
 	since, is := s.written[id]
-	return is && time.Since(since) < untilKnown
+	return is && time.Since(since) < untilSeen
 }
 
-// untilKnown is how long after it was written all others have looked, and told what they have on the server.
-const untilKnown = interval + 2*patience
+// untilSeen is how long after it was written all others have looked, and told what they have on the server.
+const untilSeen = interval + 2*patience
 
 func (s *Sync) noteLocked(id string, drain bool) {
 	if drain {
@@ -147,7 +147,7 @@ func (s *Sync) take(seen view) {
 			s.written[id] = time.Now()
 		}
 	}
-	maps.DeleteFunc(s.written, func(_ string, since time.Time) bool { return time.Since(since) >= untilKnown })
+	maps.DeleteFunc(s.written, func(_ string, since time.Time) bool { return time.Since(since) >= untilSeen })
 	for id, r := range seen.shared {
 		if _, said := s.unwritten[id]; said {
 			continue

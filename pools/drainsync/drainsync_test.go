@@ -162,17 +162,17 @@ func TestSync_OutlivesRedis(t *testing.T) {
 	if took := time.Since(start); took > 10*patience {
 		t.Errorf("a round takes %v", took)
 	}
-	if !first.Untold("a:1") || first.Untold("b:1") {
+	if !first.Pending("a:1") || first.Pending("b:1") {
 		t.Error("others are believed to know what Redis does not have")
 	}
 	r.Continue()
 	shares(t, first, second)
 	wantDraining(t, "when Redis answers again", "a", first, second)
-	if !first.Untold("a:1") || second.Untold("a:1") {
+	if !first.Pending("a:1") || second.Pending("a:1") {
 		t.Error("others are believed to have looked the moment that it was written")
 	}
-	first.written["a:1"] = time.Now().Add(-untilKnown)
-	if first.Untold("a:1") {
+	first.written["a:1"] = time.Now().Add(-untilSeen)
+	if first.Pending("a:1") {
 		t.Error("others are believed never to look")
 	}
 	if shares(t, first); len(first.written) > 0 {

@@ -36,7 +36,7 @@ type prober struct {
 const lateAnswer = 10 * time.Second
 
 func newProber(e engine, slow *slowHealth, cfg pools.Config, pages *load.Pages, log *slog.Logger) *prober {
-	p := &prober{engine: e, patient: e, slow: slow, cfg: cfg, log: log}
+	p := &prober{engine: e, patient: e, slow: slow, cfg: cfg, log: log, saidUp: e.server.Health().Up}
 	p.limit, p.patient.limit = cfg.ProbeTimeout, max(lateAnswer, cfg.ProbeTimeout)
 	p.load = load.NewScraper(e.server.URL, e.server.Metrics, e.server.Rank, pages)
 	return p

@@ -17,8 +17,8 @@ import (
 const (
 	// quietTime lets an editor or a mounted ConfigMap finish writing.
 	quietTime = 200 * time.Millisecond
-	// longestUnquiet is how long it is waited for where other files of the directory never rest.
-	longestUnquiet = time.Second
+	// maxSettle is how long it is waited for where other files of the directory never rest.
+	maxSettle = time.Second
 	// lookInterval is the time between two looks at the file itself, which may be a link to one elsewhere, or lie in a
 	// directory that another one has taken the place of: nothing tells of a change there.
 	lookInterval = 2 * time.Second
@@ -57,26 +57,29 @@ func (w *fileWatch) run(ctx context.Context) {
 	defer signal.Stop(w.hangup)
 	settle, look := time.NewTimer(0), time.NewTicker(lookInterval)
 	defer look.Stop()
-	var since time.Time // when it became unquiet; zero: it is quiet
-	unquiet := func() {
+	var since time.Time // when another file changed first; zero: none has
+	wait := func() {
 		if since.IsZero() {
 			since = time.Now()
 		}
-		settle.Reset(min(quietTime, time.Until(since.Add(longestUnquiet))))
+		settle.Reset(min(quietTime, time.Until(since.Add(maxSettle))))
 	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.dir.Events:
-			unquiet()
+		case event := <-w.dir.Events:
+			if filepath.Base(event.Name) == filepath.Base(w.file) { // it is being written: as long as that takes
+				since = time.Time{}
+			}
+			wait()
 		case err := <-w.dir.Errors:
 			if err != nil { // events were lost, most likely: look at the file
-				unquiet()
+				wait()
 			}
 		case <-look.C:
 			if w.differs() {
-				unquiet()
+				wait()
 			}
 		case <-settle.C:
 			if since = (time.Time{}); w.differs() {

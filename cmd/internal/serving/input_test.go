@@ -99,6 +99,16 @@ func TestInput_AnAnswerLongerThanTheContext(t *testing.T) {
 			t.Errorf("max_tokens %s: %d %s", most, got.status, got.body)
 		}
 	}
+	for _, prompt := range []int{230, 255} { // behind 255 there is room for prefill's token and no other
+		ids := strings.TrimSuffix(strings.Repeat("7,", prompt), ",")
+		for _, stream := range []string{"false", "true"} {
+			got := c.post("/v1/completions", `{"model":"test-model","prompt":[`+ids+`],"ignore_eos":true,"max_tokens":200,"stream":`+stream+`,"stream_options":`+
+				map[string]string{"false": "null", "true": `{"include_usage":true}`}[stream]+`}`)
+			if want := fmt.Sprintf(`"completion_tokens":%d`, 256-prompt); got.status != 200 || !strings.Contains(got.body, want) || strings.Contains(got.body, `"error"`) {
+				t.Errorf("%d tokens, streamed %s: %d %s", prompt, stream, got.status, got.body)
+			}
+		}
+	}
 }
 
 func TestInput_TheConnectionStaysUsable(t *testing.T) {

@@ -58,7 +58,7 @@ func (d ownDrains) SetDrain(server string, drain bool) bool {
 	return len(d.fleet.SetDrain(server, drain)) > 0
 }
 
-func (ownDrains) Untold(string) bool { return false }
+func (ownDrains) Pending(string) bool { return false }
 
 // drains lets servers drain for all gateways that share a Redis.
 func (n *Node) drains() gateway.Drains {

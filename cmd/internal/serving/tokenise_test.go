@@ -80,3 +80,25 @@ func TestTokenise_PromptsCutByTheAnswersLengthRunWhole(t *testing.T) {
 		t.Errorf("%d by prefill %q: %s", got.status, got.header.Get("X-Tandem-Prefill"), got.body)
 	}
 }
+
+// Once decode has shown that it reads a prompt's ids, it is sent no text beside them, and answers as before.
+func TestTokenise_DecodeIsSpared(t *testing.T) {
+	t.Parallel()
+	const path = "/v1/chat/completions"
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: takesFirst})
+	texts := []int{}
+	eventually(t, "decode is sent no text", func() bool {
+		body := askFor(path, 40+len(texts)%10, `,"max_tokens":9,"stream":true,"stream_options":{"include_usage":true}`)
+		sameAnswer(t, body, c.post(path, body), reference(t, path, body))
+		legs := requests(c.decode, path)
+		leg := legs[len(legs)-1].Body
+		if ids := gjson.Get(leg, "kv_transfer_params.prompt_token_ids.#").Int(); ids < 40 {
+			t.Fatalf("%d ids: %.300s", ids, leg)
+		}
+		texts = append(texts, len(gjson.Get(leg, "messages.0.content").String()))
+		return texts[len(texts)-1] == 0
+	})
+	if len(texts) < 2 {
+		t.Error("decode is sent no text before it has shown that it reads the ids")
+	}
+}
