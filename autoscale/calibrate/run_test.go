@@ -203,7 +203,9 @@ func TestRun_LargestConcurrencyOfAnEngineThatRunsFewerAtOnce(t *testing.T) {
 		t.Run(fmt.Sprint(most), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := newVirtualEngine(t, 65536)
+				e.mu.Lock()
 				e.most = most
+				e.mu.Unlock()
 				cfg := Config{Server: "http://virtual", Budget: 600_000, ITL: 20 * time.Millisecond, Context: 1000, Transport: e}
 				c, err := Run(t.Context(), cfg, func(int, int, string) {})
 				if err != nil {

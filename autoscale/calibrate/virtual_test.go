@@ -17,10 +17,10 @@ import (
 // decode get one token.
 type virtualEngine struct {
 	kv   int
-	most int // sequences that decode at once; 0: any number
 	wake chan struct{}
 
 	mu      sync.Mutex // guards the rest
+	most    int        // sequences that decode at once; 0: any number
 	waiting []*virtualSequence
 }
 
