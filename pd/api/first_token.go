@@ -27,12 +27,8 @@ type FirstToken struct {
 
 // ReadFirstToken reads the whole answer of a prefill leg.
 func ReadFirstToken(answer Answer) FirstToken {
-	first, long := FirstToken{Answer: answer}, answer.body.long
-	for choice := range answer.Get("choices").ElementsOf(long) {
-		if first.Choices++; first.Choices == 1 {
-			first.choice, _ = choice.objectOf(long)
-		}
-	}
+	first := FirstToken{Answer: answer}
+	first.choice, first.Choices = firstChoice(answer.body)
 	first.message, _ = first.choice.Get("message").Object()
 	text, _ := first.choice.Get("text").String()
 	content, _ := first.message.Get("content").String()
