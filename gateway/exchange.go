@@ -93,7 +93,7 @@ func (s *Server) handle(c *fiber.Ctx, d *api.Dialect) error {
 // begin names the request and opens its span, as a child of the client's if it
 // sent one. The client's baggage and sampling flag are not taken over.
 func (s *Server) begin(c *fiber.Ctx, d *api.Dialect) *exchange {
-	sent := fieldsOf(c)
+	sent := fieldsOf(&c.Context().Request.Header)
 	x := s.beginExchange(s.life, sent, d)
 	x.sent, x.conn = sent, c.Context().Conn().(*clientConn)
 	return x
@@ -173,11 +173,17 @@ func liesIn(body api.Body, read []byte) bool {
 
 // checkHeader finds the key of a request, and the coding of its body, before that is read.
 func (x *exchange) checkHeader(h header) (coding string, err error) {
-	if coding, err = contentCoding(h); err != nil {
-		return "", err
-	}
-	x.key, err = x.server.authenticate(h)
+	x.key, coding, err = x.server.checkHeader(h)
 	return coding, err
+}
+
+// checkHeader is exchange's.
+func (s *Server) checkHeader(h header) (key *access.Key, coding string, err error) {
+	if coding, err = contentCoding(h); err != nil {
+		return nil, "", err
+	}
+	key, err = s.authenticate(h)
+	return key, coding, err
 }
 
 // accept parses a body, and holds what it asks for to what its key allows.

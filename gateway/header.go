@@ -4,8 +4,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/gofiber/fiber/v2"
 	"github.com/gofiber/fiber/v2/utils"
+	"github.com/valyala/fasthttp"
 )
 
 // header reads the headers of a request, without regard to case. What it returns may alias a
@@ -29,9 +29,9 @@ type field struct{ name, value string }
 var fieldsMemory = sync.Pool{New: func() any { return new(fields) }}
 
 // fieldsOf are to be released before the handler ends.
-func fieldsOf(c *fiber.Ctx) *fields {
+func fieldsOf(h *fasthttp.RequestHeader) *fields {
 	f := fieldsMemory.Get().(*fields) //nolint:forcetypeassert // nothing else is put there
-	for name, value := range c.Context().Request.Header.All() {
+	for name, value := range h.All() {
 		*f = append(*f, field{utils.UnsafeString(name), utils.UnsafeString(value)})
 	}
 	return f
