@@ -61,12 +61,17 @@ func (c *portsConfig) bindPicker(fs *pflag.FlagSet) {
 }
 
 func (c *portsConfig) validate() error {
-	for name, addr := range map[string]string{"listen": c.listen, "admin": c.admin, "picker": c.picker} {
-		if addr == "" && (name == "picker" || name == "listen" && c.picker != "") {
+	for _, at := range []struct {
+		setting, address string
+		mayBeEmpty       bool
+	}{
+		{"listen", c.listen, c.picker != ""}, {"admin", c.admin, false}, {"picker", c.picker, true}, {"orca-listen", c.orca, true},
+	} {
+		if at.address == "" && at.mayBeEmpty {
 			continue
 		}
-		if _, _, err := net.SplitHostPort(addr); err != nil {
-			return fmt.Errorf("%s %q: want host:port", name, addr)
+		if err := checkListen(at.address); err != nil {
+			return fmt.Errorf("%s %q: %w", at.setting, at.address, err)
 		}
 	}
 	if c.pickerLeaderOnly && c.picker == "" {
@@ -76,4 +81,16 @@ func (c *portsConfig) validate() error {
 		return errors.New("picker-plain and picker-cert exclude each other")
 	}
 	return errors.Join(c.clientTLS.Validate(), c.adminTLS.Validate(), c.pickerTLS.Validate(), c.picking.Validate())
+}
+
+// checkListen says what is wrong with an address to listen at, before it is bound.
+func checkListen(address string) error {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return errors.New("want host:port")
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil { // it knows services by name, as net.Listen does
+		return fmt.Errorf("%q is not a valid port: want 0 to 65535", port)
+	}
+	return nil
 }

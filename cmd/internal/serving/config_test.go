@@ -175,6 +175,38 @@ func TestConfig_DecodeIsPlannedForTheSLOOfItsModel(t *testing.T) {
 	}
 }
 
+// An address to listen at that cannot be bound is a mistake of the configuration, by its key and before anything runs.
+func TestConfig_PortsToListenAtAreInTheirRange(t *testing.T) {
+	for _, x := range []struct{ setting, address, wrong string }{
+		{"listen", ":99999", `"99999" is not a valid port: want 0 to 65535`},
+		{"listen", "127.0.0.1:65536", `"65536" is not a valid port`},
+		{"listen", "127.0.0.1:-1", `"-1" is not a valid port`},
+		{"listen", "127.0.0.1", "want host:port"},
+		{"listen", "tcp://127.0.0.1:8080", "want host:port"},
+		{"listen", "127.0.0.1:65535", ""},
+		{"listen", ":0", ""},
+		{"listen", ":http", ""},
+		{"admin", "127.0.0.1:70000", `"70000" is not a valid port`},
+		{"picker", ":70000", `"70000" is not a valid port`},
+		{"orca-listen", ":70000", `"70000" is not a valid port`},
+		{"orca-listen", "70000", "want host:port"},
+		{"decider-listen", "[::1]:70000", `"70000" is not a valid port`},
+		{"scaler", ":70000", `"70000" is not a valid port`},
+		{"nccl-listen", "tcp://*:70000", `"70000" is not a valid port`},
+		{"nccl-listen", "tcp://*:30001", ""},
+		{"nccl-listen", "tcp://127.0.0.1:*", ""},
+	} {
+		_, err := configOf(t, "decode: http://a:1\n"+x.setting+": \""+x.address+"\"\n")
+		if (err == nil) != (x.wrong == "") {
+			t.Errorf("%s %s: %v", x.setting, x.address, err)
+			continue
+		}
+		if want := fmt.Sprintf("tandem.yaml: line 2: %s %q: %s", x.setting, x.address, x.wrong); err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
 func FuzzConfigFile(f *testing.F) {
 	f.Add([]byte(goodConfig))
 	f.Add([]byte("decode:\n- {url: http://a:1, rank: -1}\n---\nboth: x\n"))

@@ -41,6 +41,11 @@ func (c *deciderConfig) validate() error {
 	if c.patience <= 0 {
 		return errors.New("decider-patience must be positive")
 	}
+	if c.listen != "" {
+		if err := checkListen(c.listen); err != nil {
+			return fmt.Errorf("decider-listen %q: %w", c.listen, err)
+		}
+	}
 	if c.tls.Cert != "" && c.tls.ClientCA == "" {
 		return errors.New("decider-cert needs decider-client-ca: replicas check each other")
 	}

@@ -3,7 +3,9 @@ package serving
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,7 +26,14 @@ type discoveryConfig struct {
 	nccl     string // where engines announce themselves
 }
 
-func (c *discoveryConfig) validate() error { return errors.Join(c.kube.Validate(), c.dns.Validate()) }
+func (c *discoveryConfig) validate() error {
+	if address, isTCP := strings.CutPrefix(c.nccl, "tcp://"); isTCP && !strings.HasSuffix(address, ":*") {
+		if err := checkListen(address); err != nil {
+			return fmt.Errorf("nccl-listen %q: %w", c.nccl, err)
+		}
+	}
+	return errors.Join(c.kube.Validate(), c.dns.Validate())
+}
 
 func (c *discoveryConfig) bind(fs *pflag.FlagSet) {
 	bindKubernetes(fs, &c.kube)

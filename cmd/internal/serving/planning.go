@@ -77,7 +77,7 @@ func (c *scalingConfig) read(judged *pd.Config) error {
 	return err
 }
 
-func (c *scalingConfig) validate() error { return errors.Join(c.Validate(), c.keda.tls.Validate()) }
+func (c *scalingConfig) validate() error { return errors.Join(c.Validate(), c.keda.validate()) }
 
 // plannedITL is the objective that decode servers are planned for: as set, else as requests
 // are judged, else the default.

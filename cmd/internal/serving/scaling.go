@@ -34,6 +34,15 @@ func (c *scalerConfig) bind(fs *pflag.FlagSet) {
 	c.tls.Bind(fs, "scaler", "KEDA, which is then asked for")
 }
 
+func (c *scalerConfig) validate() error {
+	if c.listen != "" {
+		if err := checkListen(c.listen); err != nil {
+			return fmt.Errorf("scaler %q: %w", c.listen, err)
+		}
+	}
+	return c.tls.Validate()
+}
+
 // options returns the gRPC server's: TLS where there is a certificate.
 func (c *scalerConfig) options(log *slog.Logger) ([]grpc.ServerOption, error) {
 	options := []grpc.ServerOption{grpc.MaxConcurrentStreams(1024)}
