@@ -1,6 +1,7 @@
 package health
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -203,12 +204,15 @@ func (e engine) sleeping(ctx context.Context) {
 type Probed struct {
 	*pools.Server           // as the answers make it: outside a fleet, and up
 	Load          load.Load // unknown is a valid answer
+	// Metrics is why the metrics that its configuration names could not be read; nil also where it names none.
+	Metrics error
 }
 
-// Probe asks a server once, without a fleet, what a prober would: for checking a
-// configuration by hand.
+// Probe asks a server once, without a fleet, what a prober would, and reads no page twice: for
+// checking a configuration by hand.
 func Probe(ctx context.Context, spec pools.Spec, cfg pools.Config, transport http.RoundTripper, log *slog.Logger) (Probed, error) {
 	s := pools.NewServer(spec)
+	transport = pageMemory{transport, make(map[string][]byte)}
 	e := engine{s, transport, cfg.ProbeTimeout}
 	err := newSlowHealth().healthy(ctx, e, log)
 	if errors.Is(err, errSlowHealth) {
@@ -222,13 +226,15 @@ func Probe(ctx context.Context, spec pools.Spec, cfg pools.Config, transport htt
 		return Probed{}, err
 	}
 	e.identify(ctx, false, models, log)
-	load, _ := load.NewScraper(spec.URL, spec.Metrics, spec.Rank, load.NewPages(cfg.LoadTables)).Scrape(ctx, e.read)
+	probed := Probed{Server: s}
+	read := func(ctx context.Context, url string, into *bytes.Buffer) error {
+		err := e.read(ctx, url, into)
+		if url == spec.Metrics {
+			probed.Metrics = err
+		}
+		return err
+	}
+	probed.Load, _ = load.NewScraper(spec.URL, spec.Metrics, spec.Rank, load.NewPages(cfg.LoadTables)).Scrape(ctx, read)
 	s.ProbePassed(s.Health(), models, time.Now())
-	return Probed{Server: s, Load: load}, nil
-}
-
-// TryMetrics reads the metrics that a server's configuration names, as a scrape does.
-func TryMetrics(ctx context.Context, spec pools.Spec, cfg pools.Config, transport http.RoundTripper) error {
-	_, err := engine{pools.NewServer(spec), transport, cfg.ProbeTimeout}.get(ctx, spec.Metrics)
-	return err
+	return probed, nil
 }

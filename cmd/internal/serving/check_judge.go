@@ -49,9 +49,10 @@ func judge(cfg *config, answers []checkedServer) (faults []error, warnings []str
 // loadWarnings says where a server's load is not to be had, of the addresses that its configuration names.
 func loadWarnings(a *checkedServer) (warnings []string) {
 	switch {
-	case a.metrics != nil:
-		warnings = append(warnings, fmt.Sprintf("server %s: its metrics at %s cannot be read: %v", a.spec.ID(), a.spec.Metrics, a.metrics))
-	case a.spec.Metrics != "" && a.down == nil && !a.probed.Load.Known():
+	case a.down != nil: // it was asked for no load
+	case a.probed.Metrics != nil:
+		warnings = append(warnings, fmt.Sprintf("server %s: its metrics at %s cannot be read: %v", a.spec.ID(), a.spec.Metrics, a.probed.Metrics))
+	case a.spec.Metrics != "" && !a.probed.Load.Known():
 		warnings = append(warnings, fmt.Sprintf("server %s: no load that is known is among its metrics at %s (load-metric names others)", a.spec.ID(), a.spec.Metrics))
 	}
 	if a.orca != nil {

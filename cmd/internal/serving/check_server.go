@@ -17,13 +17,12 @@ import (
 
 // checkedServer is what check found of one server.
 type checkedServer struct {
-	spec    pools.Spec
-	probed  health.Probed // meaningful without down
-	down    error
-	events  error  // of its KV events: what does not answer at their addresses
-	metrics error  // of the metrics that its configuration names
-	orca    error  // likewise of its OpenRcaService
-	hosts   string // from which its hand-offs may come; empty: it makes none
+	spec   pools.Spec
+	probed health.Probed // meaningful without down
+	down   error
+	events error  // of its KV events: what does not answer at their addresses
+	orca   error  // of the OpenRcaService that its configuration names
+	hosts  string // from which its hand-offs may come; empty: it makes none
 }
 
 // askServers asks all servers at once. What engines contradict is logged to out.
@@ -47,9 +46,6 @@ func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writ
 				answer.events = tryEvents(&cfg, answer.probed.Published())
 			}
 		})
-		if spec.Metrics != "" {
-			asked.Go(func() { answer.metrics = health.TryMetrics(ctx, spec, cfg.pools.Config, transport) })
-		}
 		if spec.ORCA != "" {
 			asked.Go(func() { answer.orca = load.TryORCA(ctx, spec.ORCA, cfg.pools.ProbeTimeout) })
 		}

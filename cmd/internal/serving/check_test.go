@@ -3,11 +3,13 @@ package serving
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
@@ -236,6 +238,23 @@ func TestCheck_AsksForLoadWhereItIsSaidToBe(t *testing.T) {
 		if fault != "" || !strings.Contains(printed, x.printed) || strings.Contains(printed, "WARN") != (x.printed != "") {
 			t.Errorf("%s: %q\n%s", x.name, fault, printed)
 		}
+	}
+}
+
+func TestCheck_ReadsMetricsOnce(t *testing.T) {
+	t.Parallel()
+	up := startTestEngine(t, engine.RoleBoth, nil)
+	var read atomic.Int64
+	metrics := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		read.Add(1)
+		_, _ = io.WriteString(w, "vllm:num_requests_running 7\n")
+	}))
+	defer metrics.Close()
+	fault, printed := checked(t, func(cfg *config) {
+		cfg.servers[2].add(serverEntry{URL: up.URL(), Metrics: metrics.URL + "/metrics"})
+	})
+	if n := read.Load(); n != 1 || fault != "" || !strings.Contains(printed, "running 7") {
+		t.Errorf("read %d times: %q\n%s", n, fault, printed)
 	}
 }
 
