@@ -71,8 +71,7 @@ func sharedEventAddresses(servers []*pools.Server) (warnings []string) {
 		}
 		for _, feed := range feedsOf(at) {
 			if owner := owners[feed.Events]; owner != "" && owner != s.ID() {
-				warnings = append(warnings, fmt.Sprintf("servers %s and %s have one address of KV events, %s, and what one of them holds is believed of both: give each its own (events)",
-					owner, s.ID(), feed.Events))
+				warnings = append(warnings, fmt.Sprintf("servers %s and %s, at %s: %s", owner, s.ID(), feed.Events, oneEventAddress))
 				continue
 			}
 			owners[feed.Events] = s.ID()

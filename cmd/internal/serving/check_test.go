@@ -319,7 +319,7 @@ func TestCheck_NamesServersWithOneAddressOfKVEvents(t *testing.T) {
 			cfg.servers[2].add(serverEntry{URL: first.URL(), Events: at(first)})
 			cfg.servers[2].add(serverEntry{URL: second.URL(), Events: own})
 		})
-		want := "have one address of KV events, " + own + ", and what one of them holds is believed of both: give each its own (events)"
+		want := ", at " + own + ": " + oneEventAddress
 		if fault != "" || strings.Contains(printed, want) != warned || strings.Contains(printed, "WARN") != warned {
 			t.Errorf("at %s: %q\n%s", own, fault, printed)
 		}

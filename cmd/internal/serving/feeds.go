@@ -114,6 +114,9 @@ func feedsOf(at pools.Published) []zmqsub.Feed {
 	return feeds
 }
 
+// oneEventAddress is the warning of two servers that are listened to at one address.
+const oneEventAddress = "two servers have one address of KV events, and what one of them holds is believed of both: give each its own (events)"
+
 // alsoAt is another server that is listened to at the address of a feed, "" where there is none. As of several on one
 // host with one port for all, what the one engine there holds would be believed of each.
 func (f *feeds) alsoAt(want feedSpec) string {
@@ -185,8 +188,7 @@ func (f *feeds) start(ctx context.Context, want feedSpec) {
 	}
 	delete(f.refused, want.id)
 	if other := f.alsoAt(want); other != "" {
-		f.log.Warn("two servers have one address of KV events, and what one of them holds is believed of both: give each its own (events)",
-			"address", want.feed.Events, "servers", other+", "+want.id.Server)
+		f.log.Warn(oneEventAddress, "address", want.feed.Events, "servers", other+", "+want.id.Server)
 	}
 	f.log.Info("listening to KV events", "server", want.id.Server, "rank", want.id.Rank, "model", want.model)
 	f.open[want.id] = &feed{want: want, source: source, stop: stop}
