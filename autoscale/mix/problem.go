@@ -101,8 +101,11 @@ func (p *Problem) Validate() error {
 		if err := v.Capacity.Validate(); err != nil {
 			return fmt.Errorf("mix: variant %s: %w", v.Name, err)
 		}
-		if v.Cost <= 0 || v.GPUs <= 0 || v.Have < 0 || v.Prefill < 0 || v.Decode < 0 {
-			return fmt.Errorf("mix: variant %s: cost and GPUs must be positive, servers not negative", v.Name)
+		if err := v.validate(); err != nil {
+			return fmt.Errorf("mix: variant %s: %w", v.Name, err)
+		}
+		if v.Prefill < 0 || v.Decode < 0 {
+			return fmt.Errorf("mix: variant %s: servers must not be negative", v.Name)
 		}
 	}
 	return nil

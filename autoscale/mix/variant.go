@@ -3,6 +3,7 @@ package mix
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,5 +61,18 @@ func ParseVariant(text string) (*Variant, error) {
 			return nil, fmt.Errorf("%q: %w", part, err)
 		}
 	}
-	return v, nil
+	return v, v.validate()
+}
+
+// validate reports what a variant cannot be, nil if it can.
+func (v *Variant) validate() error {
+	switch {
+	case !(v.Cost > 0) || math.IsInf(v.Cost, 0):
+		return fmt.Errorf("cost %v: want a positive number", v.Cost)
+	case v.GPUs <= 0:
+		return fmt.Errorf("gpus %d: want at least 1", v.GPUs)
+	case v.Have < 0:
+		return fmt.Errorf("have %d: want a number of GPUs, or 0 for any", v.Have)
+	}
+	return nil
 }

@@ -18,6 +18,15 @@ func TestParseVariant(t *testing.T) {
 		"h100=" + file + ",cost=2.5,gpus=8":   {Name: "h100", Cost: 2.5, GPUs: 8},
 		"h100=" + file + ",have=16":           {Name: "h100", Cost: 1, GPUs: 1, Have: 16},
 		"h100=" + file + ",have=16,cost=much": nil,
+		"h100=" + file + ",cost=NaN":          nil,
+		"h100=" + file + ",cost=Inf":          nil,
+		"h100=" + file + ",cost=-Inf":         nil,
+		"h100=" + file + ",cost=-1":           nil,
+		"h100=" + file + ",cost=0":            nil,
+		"h100=" + file + ",gpus=0":            nil,
+		"h100=" + file + ",gpus=-1":           nil,
+		"h100=" + file + ",have=-1":           nil,
+		"h100=" + file + ",have=0":            {Name: "h100", Cost: 1, GPUs: 1},
 		"h100=" + file + ",gpus=x":            nil,
 		"h100=" + file + ",have=1.5":          nil,
 		"h100=" + file + ",colour=red":        nil,
@@ -46,6 +55,7 @@ func TestParseVariants_NamesAreThereAndDiffer(t *testing.T) {
 		want  string
 	}{
 		{[]string{"h100=" + file, "l40s=" + file}, ""},
+		{[]string{"h100=" + file + ",cost=NaN"}, `hardware "h100=` + file + `,cost=NaN": cost NaN: want a positive number`},
 		{[]string{"=" + file}, `hardware "=` + file + `": want NAME=FILE: the name is empty`},
 		{[]string{"h100=" + file, "l40s=" + file, "h100=" + file + ",cost=2"}, `hardware "h100=` + file + `,cost=2": there is a variant h100 already`},
 	} {
@@ -72,7 +82,7 @@ func TestProblem_Validate(t *testing.T) {
 		{"no use", func(p *Problem) { p.Use = 0 }, false}, {"all of it", func(p *Problem) { p.Use = 1 }, true}, {"more", func(p *Problem) { p.Use = 1.1 }, false}, {"starts that pay", func(p *Problem) { p.Switch = -1 }, false},
 		{"no rate", func(p *Problem) { p.Classes[0].Rate = 0 }, false}, {"an endless prompt", func(p *Problem) { p.Classes[1].Prompt = math.Inf(1) }, false}, {"no objective", func(p *Problem) { p.Classes[0].TTFT = 0 }, false}, {"nor of tokens", func(p *Problem) { p.Classes[0].ITL = -time.Second }, false},
 		{"less than no weight", func(p *Problem) { p.Classes[0].Weight = -1 }, false}, {"no weight", func(p *Problem) { p.Classes[0].Weight = 0 }, true}, {"less than no decode", func(p *Problem) { p.Classes[0].DecodeRate = -1 }, false},
-		{"no capacity", func(p *Problem) { p.Variants[0].Capacity.KVTokens = 0 }, false}, {"for nothing", func(p *Problem) { p.Variants[0].Cost = 0 }, false}, {"without a GPU", func(p *Problem) { p.Variants[0].GPUs = 0 }, false},
+		{"no capacity", func(p *Problem) { p.Variants[0].Capacity.KVTokens = 0 }, false}, {"for nothing", func(p *Problem) { p.Variants[0].Cost = 0 }, false}, {"for no number", func(p *Problem) { p.Variants[0].Cost = math.NaN() }, false}, {"without a GPU", func(p *Problem) { p.Variants[0].GPUs = 0 }, false},
 		{"fewer than none", func(p *Problem) { p.Variants[0].Have = -1 }, false}, {"fewer prefill servers than none", func(p *Problem) { p.Variants[0].Prefill = -1 }, false}, {"nor decode servers", func(p *Problem) { p.Variants[0].Decode = -1 }, false},
 	} {
 		p := oneKind()
