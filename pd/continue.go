@@ -43,7 +43,7 @@ func (o *Orchestrator) continueStream(ctx context.Context, st *requestState, bro
 	}
 	if err != nil {
 		o.Metrics.continuations.WithLabelValues("refused").Inc()
-		o.Log.Warn("stream broke, it cannot be continued", "request_id", st.client.ID, "server", st.servedBy, "reason", err.Error())
+		o.logNotContinued(st, err)
 		return nil, nil, err
 	}
 	if !o.Budget.TakeRetry(time.Now()) {
@@ -53,6 +53,10 @@ func (o *Orchestrator) continueStream(ctx context.Context, st *requestState, bro
 	}
 	next, err = o.continueOnAnotherPair(ctx, st, st.client.continued(rest), broken)
 	return next, nil, err
+}
+
+func (o *Orchestrator) logNotContinued(st *requestState, why error) {
+	o.Log.Warn("stream broke, it cannot be continued", "request_id", st.client.ID, "server", st.servedBy, "reason", why.Error())
 }
 
 // continued is the request for the rest of its answer.

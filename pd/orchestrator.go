@@ -147,13 +147,13 @@ func (o *Orchestrator) reset(st *requestState) {
 	st.bind.firstFromPrefill = firstTokens{o}.mayBeFromPrefill(st.client)
 	st.bind.tried.mustAggregate = st.client.Aggregated || failsAtOneToken(st.client) || o.Suspects.DiedOfHandoff(st.client, st.arrived)
 	if o.Config.ContinueStreams && st.client.Stream && !st.client.Aggregated && !st.client.proxied {
-		st.transcript = newTranscript(o.Fleet, st.client, o.Config.ContinueByText)
+		st.transcript, st.notContinuedFor = newTranscript(o.Fleet, st.client, o.Config.ContinueByText)
 	}
 }
 
 // newTranscript is a transcript of what is said to a request, nil where it could not be
-// continued.
-func newTranscript(fleet *pools.Fleet, req *Request, byText bool) *transcript.Transcript {
+// continued, as for a field of the request.
+func newTranscript(fleet *pools.Fleet, req *Request, byText bool) (t *transcript.Transcript, forField string) {
 	m, _ := fleet.Model(req.Model) // its zero value is a length that is not known
 	return transcript.New(req.forTranscript(), m.MaxModelLen, byText)
 }

@@ -5,13 +5,16 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/firsttoken"
 	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
@@ -114,6 +117,43 @@ func TestStream_WhatCannotBeContinuedBreaks(t *testing.T) {
 			metrics["tandem_retry_budget_exhausted_total"] = 1
 		}
 		f.wantMetrics(metrics)
+	}
+}
+
+// Who looks for why a stream was not continued finds the field of the request in the log, and not what it says.
+func TestStream_TheFieldForWhichItIsNotContinuedIsLogged(t *testing.T) {
+	for _, c := range []struct {
+		d     *api.Dialect
+		more  string
+		field string // "": it is another reason
+		first firsttoken.Source
+	}{
+		{api.Chat, `,"stop":["told"]`, "stop", firsttoken.FromDecode},
+		{api.Chat, `,"stop":["told"]`, "stop", firsttoken.FromPrefill}, // whose token the answer begins with
+		{api.Chat, `,"tools":[{"type":"function","function":{"name":"told"}}]`, "tools", firsttoken.FromDecode},
+		{api.Completions, `,"told_tomorrow":"told"`, "told_tomorrow", firsttoken.FromDecode},
+		{api.Responses, `,"instructions":"told"`, "", firsttoken.FromDecode},
+		{api.Chat, ``, "", firsttoken.FromDecode},
+	} {
+		var log testlog.Buffer
+		f := newEngineFleet(t, fleetShape{
+			prefill: 1, decode: 2, engine: func(cfg *engine.Config) { cfg.Version = "0.32.0" }, // in front of which prefill says it
+			orchestrator: func(o *Orchestrator) {
+				o.Log, o.Binder.Config.FirstToken = slog.New(slog.NewJSONHandler(&log, nil)), c.first
+			},
+		})
+		f.identified()
+		f.breaksOnce(engine.FaultDieAfterTokens, 5)
+		if _, err := f.run(t.Context(), f.asks(c.d, streamed+c.more)); err != nil {
+			t.Errorf("%s: %v", c.more, err)
+		}
+		want := `"reason":"token ids do not determine the rest: the request has the field ` + c.field + `"`
+		if got := log.String(); strings.Contains(got, want) != (c.field != "") || strings.Contains(got, `"told"`) {
+			t.Errorf("%s, first token %v: %s", c.more, c.first, got)
+		}
+		if n := f.metric("tandem_first_tokens_total", "use", "first"); n != map[firsttoken.Source]float64{firsttoken.FromPrefill: 1}[c.first] {
+			t.Errorf("%s, first token %v: %v begun by prefill", c.more, c.first, n)
+		}
 	}
 }
 

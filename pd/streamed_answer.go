@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/histogram"
+	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -279,8 +280,16 @@ func (a streamedAnswer) relay(ctx context.Context, st *requestState, b *binding)
 	if answer.Stream.hold == nil {
 		a.observeMargin(st, b, time.Now())
 	}
-	if st.transcript != nil && o.Config.ContinueStreams {
+	switch {
+	case !o.Config.ContinueStreams:
+	case st.transcript != nil:
 		answer.Stream.continueOn = func(broken *BrokenStreamError) (*Stream, []byte, error) { return o.continueStream(ctx, st, broken) }
+	case st.notContinuedFor != "":
+		answer.Stream.continueOn = func(*BrokenStreamError) (*Stream, []byte, error) {
+			err := &transcript.FieldError{Field: st.notContinuedFor}
+			o.logNotContinued(st, err)
+			return nil, nil, err
+		}
 	}
 	switch {
 	case b.handoff.GoesOn(): // dropText is for later

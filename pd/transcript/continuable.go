@@ -2,6 +2,7 @@ package transcript
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -86,19 +87,31 @@ func onlyUsage(options api.Value) bool {
 	return ok && !slices.ContainsFunc(object.Keys(), func(key string) bool { return key != "include_usage" && key != "continuous_usage_stats" })
 }
 
-// continuable reports whether the tokens so far are all that the rest of the answer
-// depends on. Not so are what keeps a state outside of them (guided decoding, tool
-// calls, seeds, penalties), what looks back across the seam (stop strings, bad words),
-// and what would show it (logprobs).
-func continuable(body api.Body) bool {
+// notContinuable returns the field for which the tokens so far are not all that the rest of
+// the answer depends on, "" where there is none. Such are what keeps a state outside of
+// them (guided decoding, tool calls, seeds, penalties), what looks back across the seam
+// (stop strings, bad words), and what would show it (logprobs).
+func notContinuable(body api.Body) string {
 	for key, v := range body.Fields() {
 		says := !v.Null() && !isOneOf(v, nothing) && !isOneOf(v, neutralValues[key])
 		if says && !slices.Contains(copiedFields, key) && !slices.Contains(spentFields, key) {
-			return false
+			return key
 		}
 	}
-	return true
+	return ""
 }
+
+// FieldError is that an answer is not continued for a field of the request. It names the field, and not what it says.
+type FieldError struct{ Field string }
+
+// maxField is how much of a field's name is told, in bytes: a client may have made it up.
+const maxField = 64
+
+func (e *FieldError) Error() string {
+	return fmt.Sprintf("%v: the request has the field %s", errMoreThanIDs, e.Field[:min(len(e.Field), maxField)])
+}
+
+func (e *FieldError) Unwrap() error { return errMoreThanIDs }
 
 // onlyText reports whether a chat's messages are text: an image is no token, and ids
 // alone would leave it out.

@@ -45,7 +45,7 @@ func TestContinuable_CopiesNoPrompt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := testing.AllocsPerRun(10, func() { _ = continuable(body) }); n > 0 {
+	if n := testing.AllocsPerRun(10, func() { _ = notContinuable(body) }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
 	if n := testing.AllocsPerRun(10, func() { _ = NotFromPrefill(body, false) }); n > 0 {

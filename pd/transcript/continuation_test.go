@@ -33,7 +33,7 @@ func asked(t *testing.T, d *api.Dialect, request string, byText bool, modelLen i
 	if most := gjson.Get(request, "max_tokens"); most.Exists() {
 		req.MaxOutput, req.MaxField = int(most.Int()), "max_tokens"
 	}
-	s := New(req, modelLen, byText)
+	s, _ := New(req, modelLen, byText)
 	if s == nil {
 		t.Fatalf("%s has no transcript", request)
 	}
@@ -56,7 +56,7 @@ func TestNew_WhereTheAnswersBoundIsKnown(t *testing.T) {
 		"nothing is known": {api.Chat, 0, 0, false}, "another API": {api.Messages, 100, 9, false},
 	} {
 		body, _ := api.ParseBody([]byte(`{"model":"m"}`))
-		if got := New(Request{Dialect: c.dialect, Body: body, MaxOutput: c.maxOutput}, c.model, false); (got != nil) != c.want {
+		if got, _ := New(Request{Dialect: c.dialect, Body: body, MaxOutput: c.maxOutput}, c.model, false); (got != nil) != c.want {
 			t.Errorf("%s: kept %v", name, got != nil)
 		}
 	}
@@ -90,7 +90,7 @@ func TestContinue_AsksForTheRestByIDs(t *testing.T) {
 		s := asked(t, api.Chat, c.request, false, c.modelLen, c.events...)
 		rest, err := s.Continue()
 		if c.prompt == "" {
-			if !errors.Is(err, errMoreThanIDs) {
+			if !errors.Is(err, errMoreThanIDs) || strings.Contains(err.Error(), "the field messages") != (name == "an image was shown") {
 				t.Errorf("%s: %v", name, err)
 			}
 			continue
@@ -256,7 +256,7 @@ func TestContinue_NotWithoutIDs(t *testing.T) {
 		t.Errorf("its end is %s", ending)
 	}
 	body, _ := api.ParseBody([]byte(`{"model":"m","messages":[]}`))
-	unasked := New(Request{Dialect: api.Chat, Body: body, HideUsage: true}, 100, true)
+	unasked, _ := New(Request{Dialect: api.Chat, Body: body, HideUsage: true}, 100, true)
 	unasked.StartLeg(Engine{}, body) // one of which nothing is known
 	if got := string(unasked.recordAt([]byte(chatText))); got != chatText {
 		t.Errorf("what nothing is noted of becomes %s", got)
@@ -329,7 +329,8 @@ func TestLimits_OfTheRest(t *testing.T) {
 			}
 		}
 		got := map[string]string{}
-		for _, edit := range New(req, 100, false).Limits() {
+		bound, _ := New(req, 100, false)
+		for _, edit := range bound.Limits() {
 			got[edit.Key] = string(edit.Value)
 		}
 		if !maps.Equal(got, want) {
@@ -337,7 +338,8 @@ func TestLimits_OfTheRest(t *testing.T) {
 		}
 	}
 	body, _ := api.ParseBody([]byte(`{}`))
-	if got := New(Request{Dialect: api.Chat, Body: body}, 100, false).Limits(); got != nil {
+	unbound, _ := New(Request{Dialect: api.Chat, Body: body}, 100, false)
+	if got := unbound.Limits(); got != nil {
 		t.Errorf("without a bound: %v", got)
 	}
 }

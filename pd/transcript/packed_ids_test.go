@@ -217,7 +217,7 @@ func TestDropText_TheIDsAreEnough(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := New(Request{Dialect: api.Chat, Body: body, MaxOutput: 10, MaxField: "max_tokens"}, 100, c.byText)
+		s, _ := New(Request{Dialect: api.Chat, Body: body, MaxOutput: 10, MaxField: "max_tokens"}, 100, c.byText)
 		s.StartLeg(Engine{Name: "vllm", MayReportIDs: true}, body)
 		s.recordAt([]byte(said))
 		if s.NeedsText() == c.dropped {

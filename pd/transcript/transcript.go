@@ -28,7 +28,7 @@ type Transcript struct {
 	behindFirst  bool           // of a leg that goes on behind prefill's token, of the client's own API
 	heads        heads          // of such a leg, once an event has shown them
 	textBefore   int            // characters before it, where log-probabilities count them
-	seamOnly     bool           // prefill's token may be gone on behind; the answer is not continued otherwise
+	seamOnly     string         // prefill's token may be gone on behind; the answer is not continued otherwise, for this field
 	tokensBefore int            // of the answer, from earlier legs
 	keepsCache   bool           // the usage of the leg under way says what was cached of the prompt
 	withoutIDs   bool           // the engine was asked for ids and reported none
@@ -52,18 +52,24 @@ type Request struct {
 
 // New returns the transcript of a stream with one answer, nil where it cannot be
 // continued. modelLen is how many tokens prompt and answer may have together, 0 if unknown.
-// With byText a chat may be continued by its text where the engine reports no ids.
-func New(req Request, modelLen int, byText bool) *Transcript {
-	if !continuable(req.Body) {
-		return nil
+// With byText a chat may be continued by its text where the engine reports no ids. forField is the field of the request
+// for which there is none, "" for another reason.
+func New(req Request, modelLen int, byText bool) (t *Transcript, forField string) {
+	if !req.isFollowed(modelLen) {
+		return nil, ""
 	}
-	return newTranscript(req, modelLen, byText)
+	if field := notContinuable(req.Body); field != "" {
+		return nil, field
+	}
+	return newTranscript(req, modelLen, byText), ""
+}
+
+// isFollowed reports whether answers of the request's API are followed, and the end of this one is known.
+func (r *Request) isFollowed(modelLen int) bool {
+	return (r.Dialect == api.Chat || r.Dialect == api.Completions) && (modelLen > 0 || r.MaxOutput > 0)
 }
 
 func newTranscript(req Request, modelLen int, byText bool) *Transcript {
-	if (req.Dialect != api.Chat && req.Dialect != api.Completions) || (modelLen == 0 && req.MaxOutput == 0) {
-		return nil
-	}
 	t := &Transcript{req: req, modelLen: modelLen, showIDs: api.AsksForIDs(req.Body)}
 	t.text.allowed = byText && t.mayContinueAsChat()
 	return t
@@ -72,11 +78,12 @@ func newTranscript(req Request, modelLen int, byText bool) *Transcript {
 // ForFirst is New for an answer that prefill's token may begin: also of one that could not be
 // continued if it broke later on.
 func ForFirst(req Request, modelLen int, byText bool) *Transcript {
-	isContinuable := continuable(req.Body)
-	t := newTranscript(req, modelLen, byText && isContinuable)
-	if t != nil {
-		t.seamOnly = !isContinuable
+	if !req.isFollowed(modelLen) {
+		return nil
 	}
+	field := notContinuable(req.Body)
+	t := newTranscript(req, modelLen, byText && field == "")
+	t.seamOnly = field
 	return t
 }
 

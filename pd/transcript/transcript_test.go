@@ -17,7 +17,7 @@ func TestTranscript_WhatCanBeContinued(t *testing.T) {
 		`"bad_words":["a b"]`: false, `"echo":true`: false, `"a_field_of_tomorrow":3`: false,
 	} {
 		body, err := api.ParseBody([]byte(`{"model":"m"` + map[bool]string{true: "", false: ","}[extra == ""] + extra + `}`))
-		if got := err == nil && continuable(body); got != want {
+		if got := err == nil && notContinuable(body) == ""; got != want {
 			t.Errorf("%s: %v", extra, got)
 		}
 	}
@@ -71,7 +71,7 @@ func TestTranscript_WhoContinuesTextIsNotAskedForIDs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Request{Dialect: api.Chat, Body: body}, 1000, true)
+	s, _ := New(Request{Dialect: api.Chat, Body: body}, 1000, true)
 	vllm := Engine{Name: "vllm", MayReportIDs: true}
 	said := []byte(`{"id":"x","choices":[{"index":0,"delta":{"content":"a"}}]}`)
 	leg := s.StartLeg(vllm, body)
