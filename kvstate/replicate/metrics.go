@@ -23,7 +23,7 @@ func (sh *Shared) Describe(ch chan<- *prometheus.Desc) {
 
 func (sh *Shared) Collect(ch chan<- prometheus.Metric) {
 	up := 0.0
-	if sh.answered.Load() && !sh.down.Load() {
+	if sh.answered.Load() && !sh.down.Load() && !sh.silent.Load() {
 		up = 1
 	}
 	ch <- prometheus.MustNewConstMetric(sharedUpDesc, prometheus.GaugeValue, up)

@@ -32,6 +32,7 @@ const (
 	snapshotMax   = 1 << 30          // bytes that are read
 	restoreTries  = 3                // of a snapshot, before it is done without
 	writerLease   = 45 * time.Second // one snapshot a source and lease
+	askInterval   = time.Second      // between two questions whether Redis answers
 )
 
 // Shared keeps what the sources know in Redis, so that a replica that starts is warm in
@@ -50,6 +51,7 @@ type Shared struct {
 	restored, written, failed atomic.Uint64
 	answered                  atomic.Bool // Redis did, once at least
 	down                      atomic.Bool
+	silent                    atomic.Bool // Redis did not answer when it was asked last whether it does
 }
 
 // New returns the sharing of an index under a replica's own name.
@@ -160,12 +162,16 @@ func (sh *Shared) read(ctx context.Context, id kvstate.SourceID) ([]byte, error)
 // other replica has written it lately.
 func (sh *Shared) Run(ctx context.Context, every time.Duration) {
 	written := make(map[kvstate.SourceID]uint64) // what a source's changes were, when it was written
-	tick := time.NewTicker(every)
+	tick, ask := time.NewTicker(every), time.NewTicker(min(every, askInterval))
 	defer tick.Stop()
+	defer ask.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-ask.C:
+			sh.silent.Store(unanswered(sh.client.Exists(ctx, sh.prefix+"kv").Err()))
+			continue
 		case <-tick.C:
 		}
 		sources := sh.index.List()

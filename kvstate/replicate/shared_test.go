@@ -262,7 +262,7 @@ func TestRun_WritesWhatHasChangedOrIsGone(t *testing.T) {
 		t.Helper()
 		waitUntil(t, what, func() bool { return m.shared.written.Load() >= n })
 		from := looks.n.Load()
-		waitUntil(t, "looks that find nothing to do", func() bool { return looks.n.Load() >= from+3 })
+		waitUntil(t, "looks that find nothing to do", func() bool { return looks.n.Load() >= from+6 }) // half of them only ask whether Redis answers
 		if got := m.shared.written.Load(); got != n {
 			t.Errorf("%s: written %d times, want %d", what, got, n)
 		}
@@ -304,6 +304,29 @@ func TestRun_AsksRedisWithoutASource(t *testing.T) {
 	looks.fail("exists")
 	waitUntil(t, "it is away", shared(0))
 	looks.fail("")
+	waitUntil(t, "it is back", shared(1))
+}
+
+// That Redis is away shows long before the next snapshot is due, and that it is back.
+func TestRun_RedisThatIsAwayShowsBeforeTheNextSnapshot(t *testing.T) {
+	r := redisserver.Start(t)
+	client, _ := countingClient(t, r)
+	m := newSharerWith(t, client, "a", false)
+	m.shared.Restore(t.Context(), m.source)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { m.shared.Run(ctx, time.Hour) })
+	defer running.Wait()
+	defer cancel()
+	shared := func(want float64) func() bool {
+		return func() bool { up, _, _ := scraped(t, m.shared); return up == want }
+	}
+	if !shared(1)() {
+		t.Error("it has answered, and counts as away")
+	}
+	r.Kill()
+	waitUntil(t, "it is away", shared(0))
+	r.Restart()
 	waitUntil(t, "it is back", shared(1))
 }
 
