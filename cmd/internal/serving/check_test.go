@@ -281,6 +281,9 @@ func TestCheck_NamesModelsThatNoServerHas(t *testing.T) {
 		{"an alias of an adapter that can be loaded", func(cfg *config) {
 			cfg.gateway.aliases, cfg.pools.adapters = []string{"chat=ada"}, []string{"ada=/ada"}
 		}, "", ""},
+		{"an adapter of a model that is there, or of any", func(cfg *config) { cfg.pools.adapters = []string{"law@test-model=/law", "ada=/ada"} }, "", ""},
+		{"an adapter", func(cfg *config) { cfg.pools.adapters = []string{"law@test-modle=/law"} },
+			"adapter law: no server has the model test-modle; there are ", ""},
 		{"a way to tokens", func(cfg *config) { cfg.kv.modes = []string{"engine", "nope=learned", "test-model=engine"} },
 			"tokens: no server has the model nope; there are test-model", ""},
 		{"a tokenizer", func(cfg *config) { cfg.kv.modes, cfg.kv.tokenizers = []string{"tokenizer"}, []string{"nope=" + file} },

@@ -84,6 +84,11 @@ func (c *config) unknownModels(served []pools.Model) (faults []error, warnings [
 			faults = append(faults, unknown(named[model], model))
 		}
 	}
+	for _, a := range c.pools.Adapters.Directory {
+		if a.Base != "" && !known[a.Base] {
+			faults = append(faults, unknown("adapter "+a.Name, a.Base))
+		}
+	}
 	for _, alias := range c.gateway.Aliases {
 		some := slices.ContainsFunc(alias.Targets, func(t gateway.Target) bool { return known[t.Model] })
 		for _, t := range alias.Targets {
