@@ -203,6 +203,7 @@ type ChoiceStatus struct {
 	Differ            string           `json:"differ,omitempty"`      // what keeps servers from making a pair
 	FirstToken        string           `json:"first_token,omitempty"` // what became of prefill's, and why
 	AnswerKV          *AnswerKVStatus  `json:"answer_kv,omitempty"`   // nil: none was to be read
+	Fetch             string           `json:"fetch,omitempty"`       // what prefill fetched from a decode server, or was to
 	Panic             bool             `json:"panic,omitempty"`
 	Outcome           string           `json:"outcome"`
 	Tokens            TokensStatus     `json:"tokens"`
@@ -275,7 +276,7 @@ func describeDecision(cost *cost.Model, d decision.Record, alternatives int) Dec
 		status := ChoiceStatus{
 			PromptTokens: c.Demand.PromptTokens, OutputTokens: c.Demand.OutputTokens, AggregatedBecause: c.Reason, Differ: c.Mismatch,
 			Waited: ms(c.Demand.Waited), TTFT: ms(c.Demand.TTFT), ITL: ms(c.Demand.ITL), Price: c.Chosen.Price,
-			FirstToken: c.FirstToken.String(), AnswerKV: describeAnswerKV(c.AnswerKV), Panic: c.Panic, Outcome: c.Outcome,
+			FirstToken: c.FirstToken.String(), AnswerKV: describeAnswerKV(c.AnswerKV), Fetch: c.Fetch.String(), Panic: c.Panic, Outcome: c.Outcome,
 			Tokens: TokensStatus{
 				Known: c.Prompt.Tokens, Whole: c.Prompt.Whole, By: string(c.Prompt.By),
 				Unknown: string(c.Prompt.Unknown), Because: c.Prompt.Unknown.Text(), Guessed: c.Prompt.Guessed,

@@ -30,6 +30,7 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 	if movesWithPrefill(b.decode.Server()) {
 		return nil
 	}
+	fetcher{o}.fetch(ctx, st, b)
 	if failed := (pieceLegs{o}).prefillPieces(ctx, st, b); failed != nil {
 		b.releaseDecode()
 		return failed

@@ -25,6 +25,7 @@ type binding struct {
 	decode       *pools.Lease
 	handoff      *connector.Handoff
 	pullFrom     *pools.Server         // from which the prompt's beginning is pulled; nil: from none
+	fetch        fetch                 // of prefill, before it computes the rest
 	reads        *answerkv.Answer      // whose KV prefill reads first; nil: none's
 	readsTokens  int                   // leading tokens of the prompt in it
 	cachedTokens int                   // of the prompt, on decode beforehand

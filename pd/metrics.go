@@ -49,6 +49,8 @@ type Metrics struct {
 	continuations *prometheus.CounterVec // outcome
 	firstTokens   *prometheus.CounterVec // use, reason
 	pieces        *prometheus.CounterVec // outcome
+	fetches       *prometheus.CounterVec // outcome
+	fetchedToks   prometheus.Counter
 
 	choices *evaluate.Metrics // what became of them
 
@@ -150,6 +152,13 @@ func NewMetrics(reg prometheus.Registerer, kept histogram.Config, queue *queue.Q
 			"Prefill legs by what became of their token (use): first (the client got it, and decode went on behind it), all (it was the whole "+
 				"answer), redrawn (decode said the same one), unused; and why (reason, docs/engines.md).",
 			"use", "reason"),
+		fetches: counter("tandem_kv_fetches_total",
+			"Times that prefill was to fetch the KV of a prompt's beginning from a decode server, by outcome: fetched, recomputed (likewise, but decode had lost some "+
+				"and computed it), not_fetched (a leg failed, or took too long: prefill computes it), not_met "+
+				"(likewise, while the two servers meet for the first time).", "outcome"),
+		fetchedToks: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tandem_kv_fetched_tokens_total", Help: "Tokens of prompts whose KV prefill fetched from decode servers.",
+		}),
 		pieces: counter("tandem_prefill_pieces_total",
 			"Pieces of long prompts by outcome: pulled (decode has it), not_pulled (decode pulls it with the whole prompt), kept (prefill still had "+
 				"it when the next one came), lost (it was evicted, or the engine does not say what it had), on_decode (a decode server computed it, which serves the request alone).",
@@ -162,7 +171,7 @@ func NewMetrics(reg prometheus.Registerer, kept histogram.Config, queue *queue.Q
 		}),
 	}
 	m.byServer = byServer
-	reg.MustRegister(m.exhausted, m.evaluations,
+	reg.MustRegister(m.exhausted, m.evaluations, m.fetchedToks,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tandem_quarantined_requests",
 			Help: "Requests that are refused because they were in flight on two servers when they died."},
 			func() float64 { return float64(suspects.Quarantined(time.Now())) }),

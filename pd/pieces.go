@@ -146,9 +146,15 @@ func (ch *Chooser) claimRest(r *bindRequest, v *snapshot, chosen cost.Alternativ
 // is left; false: it refused.
 func (ch *Chooser) claimPrefill(r *bindRequest, v *snapshot, b *binding, prefill, decode int, now time.Time) bool {
 	c := &v.candidates.Prefill[prefill]
+	if b.fetch.from != nil {
+		before := *c
+		*c = c.AfterFetch()
+		defer func() { *c = before }()
+	}
 	work := prefillWork(r, c, b.chosen.Terms.Prefill)
 	if b.upTo = ch.pieceEnd(r, v, prefill, decode, now); b.upTo > 0 {
-		work = ch.pieceWork(c, b.upTo, work.Estimate)
+		work = ch.pieceWork(c, b.upTo, work.Estimate-b.fetch.takes)
+		work.Estimate += b.fetch.takes
 	} else if ends := ch.cutEnds(r, v, &b.chosen.Terms, prefill, decode, now); len(ends) > 0 && ch.claimCuts(v, b, prefill, ends, work) {
 		return true
 	}
@@ -165,6 +171,7 @@ func (ch *Chooser) claimPrefill(r *bindRequest, v *snapshot, b *binding, prefill
 func (ch *Chooser) claimCuts(v *snapshot, b *binding, prefill int, ends []int, whole curve.Work) bool {
 	server, ignoreBreakers, c := v.prefill[prefill], v.ignoreBreakers || v.prefillPanic, &v.candidates.Prefill[prefill]
 	work := ch.pieceWork(c, ends[0], 0)
+	work.Estimate += b.fetch.takes
 	lease, err := server.Claim(pools.Prefill, work, ignoreBreakers)
 	if err != nil {
 		return false
@@ -172,6 +179,7 @@ func (ch *Chooser) claimCuts(v *snapshot, b *binding, prefill int, ends []int, w
 	b.prefill, b.upTo = lease, ends[0]
 	for i, from := range ends {
 		part, upTo := whole, 0
+		part.Estimate -= b.fetch.takes // before the first one
 		if i+1 < len(ends) {
 			upTo = ends[i+1]
 			part = ch.pieceWork(c, upTo, 0)

@@ -44,18 +44,21 @@ func (sn *Snapshotter) setRemotes(r *bindRequest, v *snapshot, all []*pools.Serv
 }
 
 // setPulls says what of the prompt's beginning the prefill server of a binding pulls: what a third
-// server has in its cache, or the KV of an earlier answer.
+// server has in its cache, or the KV of an earlier answer; or what it fetches.
 func (ch *Chooser) setPulls(r *bindRequest, v *snapshot, b *binding) {
 	from := ch.pullSource(v.candidates.Prefill, b.chosen.Prefill, r.req.PromptTokens)
 	if from == nil || v.handoff != nil {
 		return
 	}
-	remote := &v.candidates.Prefill[cost.IndexOf(v.candidates.Prefill, b.chosen.Prefill)].Remote
-	if remote.Answer {
-		b.reads, b.readsTokens = r.prefix.answer, remote.Tokens
-		return
+	c := &v.candidates.Prefill[cost.IndexOf(v.candidates.Prefill, b.chosen.Prefill)]
+	switch {
+	case c.Remote.Answer:
+		b.reads, b.readsTokens = r.prefix.answer, c.Remote.Tokens
+	case c.Remote.Fetched:
+		ch.setFetch(r, v, b, c)
+	default:
+		b.pullFrom = from
 	}
-	b.pullFrom = from
 }
 
 // pullSource is the server from which the one that computes the prompt should pull its

@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/cost"
+	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/load"
 	"github.com/tandem-gateway/tandem/pools/share"
@@ -39,8 +40,9 @@ type Snapshotter struct {
 	Cost     cost.Model // what is known in seconds: here of adapters, in Chooser of all
 	// Shares returns which hardware is to serve which requests of a base model, nil where
 	// there is no plan. It must not wait. nil: there never is one.
-	Shares  func(base string) *share.Table
-	Answers *answerkv.Answers // whose KV their servers keep; nil: none is used
+	Shares   func(base string) *share.Table
+	Answers  *answerkv.Answers // whose KV their servers keep; nil: none is used
+	Meetings *predict.Meetings // which servers have fetched KV from which; nil: none is to
 }
 
 // takeSnapshot looks at all servers of a model. Those that may take nothing now are out.
@@ -147,6 +149,7 @@ func (sn *Snapshotter) applyMatched(r *bindRequest, v *snapshot, now time.Time) 
 	if sn.Answers.Used() {
 		sn.setAnswers(r, v, now)
 	}
+	sn.setFetches(r, v, now)
 }
 
 // requestKind is what says how servers may serve a request that has not failed yet. Most that wait
@@ -357,7 +360,7 @@ func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 		c.PieceBlock = block
 	}
 	if connector.MaySayFirst(s) {
-		c.FirstBlock = block
+		c.FirstBlock, c.FetchBlock = block, block // it is the legs of pieces the other way (connector.TakesPieces)
 	}
 	prefills, steps := s.Beliefs(now)
 	c.Prefill, c.PrefillKnown, c.PrefillError, c.Evidence = prefills.Curve, prefills.Confidence, prefills.Error, s.Evidence()

@@ -22,6 +22,7 @@ type job struct {
 	key      float64 // order in the prefill server's queue: lower goes first
 	estimate estimate
 	sender   *gateway       // that bound it, or its last piece
+	fetch    kvFetch        // what its own is to have from a decode server first
 	copyFrom *prefillServer // holds a part of the prompt that its own is to have first; nil: none
 
 	waits     bool        // its prefill has not begun
@@ -284,7 +285,9 @@ func (c *cluster) dispatch(j *job) {
 		decode.submit(j)
 	}
 	if prefill != Aggregated {
-		c.copyPrefix(j, func() { c.loadStored(j, func() { c.prefills[prefill].submit(j) }) })
+		c.copyPrefix(j, func() {
+			c.fetchPrefix(j, func() { c.loadStored(j, func() { c.prefills[prefill].submit(j) }) })
+		})
 	}
 }
 

@@ -23,6 +23,7 @@ type fleet struct {
 	aggregated  bool            // decode servers may compute prompts
 	cuts        bool            // and do so in pieces
 	gap         float64         // objective for gaps, seconds; 0: the scenario's
+	fetches     bool            // prefill servers fetch KV from decode servers
 	unseenStore bool            // what the store has is not known
 	serves      order.Objective // for throughput it has the objective of the first token, too
 	moving      map[*job]*cost.Transfer
@@ -53,11 +54,11 @@ func newFleet(s *Scenario, aggregated bool) *fleet {
 		firstBlock = blockTokens
 	}
 	for p := range s.Prefill {
-		f.field.Prefill = append(f.field.Prefill, cost.Candidate{ID: strconv.Itoa(p), Topology: place(s.prefillRack(p)), FirstBlock: firstBlock})
+		f.field.Prefill = append(f.field.Prefill, cost.Candidate{ID: strconv.Itoa(p), Topology: place(s.prefillRack(p)), FirstBlock: firstBlock, FetchBlock: blockTokens})
 	}
 	for d := range s.Decode {
 		c := cost.Candidate{
-			ID: strconv.Itoa(d), Topology: place(s.decodeRack(d)), KVKnown: true, NoAggregated: !aggregated, FirstBlock: firstBlock,
+			ID: strconv.Itoa(d), Topology: place(s.decodeRack(d)), KVKnown: true, NoAggregated: !aggregated, FirstBlock: firstBlock, FetchBlock: blockTokens,
 			Prefill: prefillCurve(h, 1), PieceBlock: engineBlock,
 			Step: curve.Curve{h.DecodeBase, h.DecodePerSequence, 1e6 * h.DecodePerContext},
 		}
@@ -119,6 +120,7 @@ func (f *fleet) updateCached(v *View, j *job) {
 	for d := range f.field.Decode {
 		f.field.Decode[d].Cached = cached.Tokens{GPU: v.DecodeHit(d), Pending: v.DecodePending(d)}
 	}
+	f.offerFetches(v, j)
 }
 
 // price writes what a request costs on each server, as it is known now.

@@ -278,11 +278,13 @@ func (g *gateway) estimate(j *job) {
 		if j.copyFrom != nil {
 			e.cached = min(max(e.cached, v.PrefillHit(j.copyFrom.id)), j.upTo-1)
 		}
+		e.cached = min(max(e.cached, j.fetch.tokens), j.upTo-1)
 		if v.scenario().Store != nil { // whatever was believed when it was chosen, its engine loads that
 			e.cached = min(max(e.cached, v.StoreHit(p)), j.upTo-1)
 		}
 		e.nominal = v.prefillHardware(p).prefill(j.upTo, e.cached)
 		e.nominal += float64(len(j.cuts)) * (v.scenario().RoundTrip + v.prefillHardware(p).PrefillStep)
+		e.nominal += j.fetch.seconds / v.speed(p)
 		e.prefill, e.shared = e.nominal*v.speed(p), v.prefillHardware(p).PrefillStep
 		e.rest = (v.prefillHardware(p).prefill(j.req.Prompt, e.cached) - e.nominal) * v.speed(p)
 		e.bytes = v.MissingBytes(j.pair.Decode)

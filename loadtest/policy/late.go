@@ -26,10 +26,10 @@ var latePairs = &Policy{
 
 var pieces = &Policy{
 	Name: "tandem-pieces", Kind: Ours, OneDecider: true,
-	Source: "tandem-late which prefills long prompts in pieces, of which decode pulls one while the next is computed; what decode computes itself is cut so that its streams go on between two pieces",
+	Source: "tandem-late which prefills long prompts in pieces, of which decode pulls one while the next is computed; prefill fetches KV that decode holds where that is faster than computing it; what decode computes itself is cut so that its streams go on between two pieces",
 	New: func(s *Scenario, _ *rand.Rand) any {
 		b := newLateBinder(s, true)
-		b.pieces, b.cuts = cost.DefaultPieces, true
+		b.pieces, b.cuts, b.fetches = cost.DefaultPieces, true, true
 		return b
 	},
 }
@@ -44,7 +44,7 @@ func piecesWithGap(seconds float64) *Policy {
 		Source: fmt.Sprintf("tandem-pieces which lets streams stand still for up to %g s (itl-slo, decode-pieces)", seconds),
 		New: func(s *Scenario, _ *rand.Rand) any {
 			b := newLateBinder(s, true)
-			b.pieces, b.cuts, b.gap = cost.DefaultPieces, true, seconds
+			b.pieces, b.cuts, b.fetches, b.gap = cost.DefaultPieces, true, true, seconds
 			return b
 		},
 	}
@@ -139,6 +139,7 @@ func (b *lateBinder) Next(v *View) (*job, bool) {
 			terms := b.servers.Terms(turn.Ticket, turn.Pair, 1)
 			b.expect(v, j, terms.Ready+terms.Ahead+terms.Prefill)
 		}
+		b.takeFetch(v, j)
 		j.upTo = b.pieces.End(&b.field.Prefill[j.pair.Prefill], j.req.Prompt, blockTokens)
 		if j.cuts = nil; j.upTo == j.req.Prompt && b.pieces > 0 && !v.scenario().Overlap {
 			j.cuts = b.model.Cuts(&b.field, j.pair.Prefill, j.pair.Decode, j.req.Prompt, blockTokens, b.spare(v, j))

@@ -33,6 +33,7 @@ type Candidate struct {
 	Remote       Remote        // that holds more of it, and can be pulled from
 	PieceBlock   int           // tokens of a KV block where its prefix cache is known to keep pieces of a prompt; 0: it is not
 	FirstBlock   int           // tokens of a KV block where it can say the first token, or go on behind it; 0: it cannot
+	FetchBlock   int           // tokens of a KV block where it can keep KV for another server of its kind, and read such; 0: it cannot
 	Prefill      curve.Curve   // time of a prefill on it
 	Step         curve.Curve   // time of a decode step on it
 	// How much of the two curves it has shown lately, 0..1.

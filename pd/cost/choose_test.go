@@ -45,9 +45,20 @@ func TestChoose_Golden(t *testing.T) {
 			if d.HasArg("rule") {
 				d.ScanArgs(t, "rule", (*string)(&m.Rule))
 			}
+			certain := r.PromptTokens
+			if d.HasArg("certain") {
+				d.ScanArgs(t, "certain", &certain)
+			}
+			m.OfferFetches(&f, r.PromptTokens, certain, nearLink)
 			return pricedTable(&m, r, f)
 		})
 	})
+}
+
+// nearLink is a link that nothing is known of, between two servers of which nothing says how far apart they are.
+func nearLink(from, to *Candidate) (latency, perByte float64, ok bool) {
+	latency, perByte = NewLinks(DefaultLinks()).Estimate(&from.Topology, &to.Topology, linkTime)
+	return latency, perByte, true
 }
 
 // parseShares reads which part of requests like this one each kind of hardware is to have.
@@ -132,6 +143,8 @@ func setCandidate(t *testing.T, d *datadriven.TestData, c *Candidate, word strin
 		c.Class = uint64(n)
 	case "kind": // of hardware: 1 is the first of shares
 		c.Kind = n
+	case "fetch": // tokens of a KV block
+		c.FetchBlock = n
 	case "piece-block":
 		c.PieceBlock = n
 	case "first": // tokens of a KV block

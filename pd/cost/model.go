@@ -167,7 +167,7 @@ func (m *Model) PriceRequest(r Demand, f *Candidates, t *order.Ticket) {
 		t.Prefill[i], t.Reference[i] = math.Inf(1), 0
 		if handsOver && !p.NoPair {
 			t.Prefill[i] = m.prefill(p, &work)
-			t.Reference[i] = work.behind(m.prefix(p, &work)).On(&f.reference)
+			t.Reference[i] = work.behind(m.prefix(p, &work)).On(&f.reference) + m.fetching(p, &work)
 		}
 		t.PrefillReady = readyAt(t.PrefillReady, i, p.Ready)
 	}

@@ -9,6 +9,7 @@ type Remote struct {
 	Latency float64 // seconds
 	PerByte float64 // likewise
 	Answer  bool    // it is the KV of an answer that is kept for one reader
+	Fetched bool    // by two legs of their own, before the prompt is computed
 }
 
 // pull is the seconds of a prefill whose prefix comes from the remote server first.

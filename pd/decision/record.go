@@ -45,20 +45,25 @@ type Choice struct {
 	Mismatch   string             // what keeps servers from making a pair, where that is why
 	FirstToken firsttoken.Outcome // its zero value: no prefill answered
 	AnswerKV   answerkv.Reading   // its zero value: none was to be read
+	Fetch      Fetch              // its zero value: nothing was to be fetched
 	Panic      bool               // breakers were ignored
 	Outcome    string             // empty when it served
 	Measured   Measured
 }
 
 // PredictedCache is how many of the prompt's tokens the server that computes it was believed to
-// hold, and how many were to be computed, one at least.
+// hold, or fetched, and how many were to be computed, one at least.
 func (c *Choice) PredictedCache() (held, computed int) {
 	server, candidates := c.Chosen.Prefill, c.Candidates.Prefill
 	if server == "" {
 		server, candidates = c.Chosen.Decode, c.Candidates.Decode
 	}
 	if i := cost.IndexOf(candidates, server); i >= 0 {
-		held = min(candidates[i].Cached.GPU, max(0, c.Demand.PromptTokens-1))
+		held = candidates[i].Cached.GPU
+		if c.Fetch.Came() {
+			held = max(held, c.Fetch.Tokens)
+		}
+		held = min(held, max(0, c.Demand.PromptTokens-1))
 		return held, max(1, c.Demand.PromptTokens-held)
 	}
 	return 0, c.Demand.PromptTokens

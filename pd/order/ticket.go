@@ -334,7 +334,7 @@ func (t *Ticket) streamDelay(d int) float64 {
 // besideFirstGaps is how much more the streams of a decode server count that computes prompts, where prefill
 // says first tokens: a pair's client waits for no transfer then, and each answer has a long gap already.
 // Without it the 99th percentile of gaps near saturation was 39 ms instead of 25 (loadtest/policy/EXPERIMENTS.md).
-const besideFirstGaps = 1.4
+const besideFirstGaps = 1.3
 
 // delayToDecode is what its prefill on a decode server costs those that wait for that server, and
 // its streams. Of those a part is left out where it goes on in pieces.

@@ -46,8 +46,8 @@ func (l Leg) Context() trace.SpanContext {
 	return l.span.SpanContext()
 }
 
-// SetKind says what the leg is for: "decode" with a hand-off, "alone" without one, or "piece" of a
-// prompt.
+// SetKind says what the leg is for: "decode" with a hand-off, "alone" without one, "piece" of a
+// prompt, or "fetch", for prefill, of what decode holds.
 func (l Leg) SetKind(kind string) {
 	if l.isRecording() {
 		l.span.SetAttributes(attribute.String("tandem.leg", kind))

@@ -129,6 +129,9 @@ func (p *printer) attempt(number int, a *gateway.ChoiceStatus) {
 	if a.AnswerKV != nil {
 		p.say("the last answer's KV: %s", a.AnswerKV.Text)
 	}
+	if a.Fetch != "" {
+		p.say("KV from decode: %s", a.Fetch)
+	}
 	if a.Panic {
 		p.say("more servers are ejected than may be: breakers were ignored")
 	}

@@ -89,6 +89,9 @@ func (c *pdConfig) bindService(fs *pflag.FlagSet) {
 			"that have it not would say nothing); tried on simulated engines only")
 	fs.DurationVar(&c.AnswerLife, "answer-kv-life", c.AnswerLife,
 		"how long after an answer its KV is read; less than the engines' decoder_kv_blocks_ttl")
+	fs.BoolVar(&c.FetchKV, "fetch-kv", c.FetchKV,
+		"let a prefill server fetch the KV of a prompt's beginning from a decode server that holds it, where that is predicted to be faster than "+
+			"computing it and engines are known to take it (vLLM since 0.32 with NIXL, and the prompt's token ids are certain)")
 	fs.DurationVar((*time.Duration)(&c.Pieces), "prefill-pieces", time.Duration(c.Pieces),
 		"cut prompts whose prefill takes longer than that `time`, where requests wait for their turn and engines are known to take "+
 			"it (vLLM since 0.32 with NIXL, and the prompt's token ids are certain): after each piece the rest waits again, shorter requests go "+

@@ -209,7 +209,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 	binder := &pd.Binder{Queue: queue, Tracer: n.tracing.Tracer("tandem"), Chooser: &pd.Chooser{
 		Snapshotter: pd.Snapshotter{
 			Config: cfg.pd.BindConfig, Fleet: n.fleet, Links: cost.NewLinks(cfg.cost.links), Locality: n.locality, Cost: cfg.cost.Model,
-			Answers: new(answerkv.Answers),
+			Answers: new(answerkv.Answers), Meetings: new(predict.Meetings),
 		},
 		Outputs: predict.NewOutputs(), Prompts: predict.NewPrompts(), Metrics: metrics,
 	}}

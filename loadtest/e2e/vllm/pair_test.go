@@ -9,6 +9,7 @@ func TestPair(t *testing.T) {
 	d.waitUntilUp(t)
 	t.Run("Steps", func(t *testing.T) { shareSteps(t, p, d) })
 	t.Run("Pieces", func(t *testing.T) { prefillPieces(t, p, d) })
+	t.Run("Fetch", func(t *testing.T) { fetchesKV(t, p, d) })
 	t.Run("DecodePieces", func(t *testing.T) { decodePieces(t, d) })
 	t.Run("Learned", func(t *testing.T) { learnsTokens(t, p, d) })
 	t.Run("Whole", func(t *testing.T) { countsPrefills(t, d) })
