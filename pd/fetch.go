@@ -45,10 +45,10 @@ func (sn *Snapshotter) setFetches(r *bindRequest, v *snapshot, now time.Time) {
 	if !sn.Config.FetchKV || sn.Meetings == nil || r.begun != nil || r.continues || r.req.proxied {
 		return
 	}
-	sn.Cost.OfferFetches(&v.candidates, r.req.PromptTokens, r.certain, func(from, to *cost.Candidate) (latency, perByte float64, ok bool) {
-		latency, perByte = sn.Links.Estimate(&from.Topology, &to.Topology, now)
-		return latency, perByte, !sn.Meetings.Pauses(from.ID, to.ID, now)
-	})
+	if !v.speedsKnown {
+		v.speeds, v.speedsKnown = sn.Links.Speeds(), true
+	}
+	sn.Cost.OfferFetches(&v.candidates, r.req.PromptTokens, r.certain, &v.speeds, func(from, to string) bool { return sn.Meetings.Pauses(from, to, now) })
 }
 
 // setFetch says what the prefill server of a binding fetches.

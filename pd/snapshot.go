@@ -26,6 +26,9 @@ type snapshot struct {
 	ignoreBreakers            bool               // claim without asking breakers
 	handoff                   *connector.Handoff // decode only: prefill is done
 
+	speeds      cost.Speeds // of links
+	speedsKnown bool        // they are written
+
 	kind      requestKind // of request that the candidates say how servers may serve
 	kindIsSet bool        // it does
 }

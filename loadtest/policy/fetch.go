@@ -70,13 +70,11 @@ func (f *fleet) offerFetches(v *View, j *job) {
 		f.field.Prefill[p].Remote = cost.Remote{}
 	}
 	if f.fetches && j.pieces == 0 {
-		f.model.OfferFetches(&f.field, j.req.Prompt, j.req.Prompt, func(from, to *cost.Candidate) (latency, perByte float64, ok bool) {
-			if s := v.scenario(); s.Overlap { // what leaves during a prefill shows nothing of how fast links are
-				return 0, 1 / s.bandwidth(serverNumber(to.ID), serverNumber(from.ID)), true
-			}
-			latency, perByte = f.links.Estimate(&from.Topology, &to.Topology, clockTime(v.now))
-			return latency, perByte, true
-		})
+		speeds := f.links.Speeds()
+		if v.scenario().Overlap { // what leaves during a prefill shows nothing of how fast links are
+			speeds = f.told
+		}
+		f.model.OfferFetches(&f.field, j.req.Prompt, j.req.Prompt, &speeds, func(string, string) bool { return false })
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 type fleet struct {
 	model       cost.Model
 	links       *cost.Links
+	told        cost.Speeds // of links, before any transfer
 	field       cost.Candidates
 	servers     order.Servers
 	firstGap    predict.FirstGap
@@ -49,6 +50,7 @@ func newFleet(s *Scenario, aggregated bool) *fleet {
 		cost.SameZone: {BytesPerSecond: s.across() * s.LinksTold},
 		cost.Far:      {BytesPerSecond: s.across() * s.LinksTold},
 	})
+	f.told = f.links.Speeds()
 	firstBlock := 0
 	if s.firstFromPrefill() {
 		firstBlock = blockTokens

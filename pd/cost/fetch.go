@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate/cached"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // Decode servers hold the prompts that they decoded behind, and often one that no prefill server holds any more, or only
@@ -13,11 +14,16 @@ const (
 	// leastFetched is how many tokens a server must lack of what another one holds for fetching them: it is two legs.
 	leastFetched = 1024
 	// mostHolders is how many decode servers are looked at: those that hold most of the prompt.
-	mostHolders = 8
+	mostHolders = 4
 )
 
 // holder is a decode server that holds so many leading tokens of a prompt.
-type holder struct{ number, tokens int }
+type holder struct {
+	*Candidate
+	tokens int
+	answer float64        // seconds until it has answered: it is asked between two steps of its batch, and answers with one
+	behind curve.Features // of the prefill behind these tokens
+}
 
 // holders are the decode servers that hold most of a prompt of which so many leading tokens are known for certain, and
 // which keep KV for others.
@@ -32,51 +38,54 @@ func (f *Candidates) holders(certain int, found []holder) []holder {
 		for at > 0 && found[at-1].tokens < tokens {
 			at--
 		}
-		if at == mostHolders {
+		if at == mostHolders || at > 0 && found[at-1].tokens == tokens && found[at-1].Topology == c.Topology { // as far from all
 			continue
 		}
 		if len(found) < mostHolders {
 			found = append(found, holder{})
 		}
 		copy(found[at+1:], found[at:])
-		found[at] = holder{number: i, tokens: tokens / c.FetchBlock * c.FetchBlock}
+		found[at] = holder{Candidate: c, tokens: tokens}
+	}
+	for i := range found {
+		h := &found[i]
+		h.tokens, h.answer = h.tokens/h.FetchBlock*h.FetchBlock, (untilAStep+1)*h.stepWithOneMore()
 	}
 	return found
 }
 
-// FetchLink says what a transfer between two servers is believed to cost, in seconds and seconds per byte; false where
-// nothing is to be fetched over it.
-type FetchLink func(from, to *Candidate) (latency, perByte float64, ok bool)
-
 // OfferFetches writes for each prefill server from which decode server it would fetch the beginning of a prompt, where
-// that is faster than what else it could do about it. So many leading tokens of the prompt are known for certain.
-func (m *Model) OfferFetches(f *Candidates, prompt, certain int, link FetchLink) {
+// that is faster than what else it could do about it. So many leading tokens of the prompt are known for certain; between
+// servers that pause nothing is fetched.
+func (m *Model) OfferFetches(f *Candidates, prompt, certain int, links *Speeds, pause func(from, to string) bool) {
 	var memory [mostHolders]holder
-	for _, h := range f.holders(min(certain, prompt-1), memory[:0]) {
-		from := &f.Decode[h.number]
-		for i := range f.Prefill {
-			to := &f.Prefill[i]
-			if h.tokens-to.Cached.GPU < leastFetched || to.FetchBlock != from.FetchBlock || to.Class != from.Class || to.Both && to.ID == from.ID {
+	found := f.holders(min(certain, prompt-1), memory[:0])
+	if len(found) == 0 {
+		return
+	}
+	w, handOff := newWork(prompt), m.HandOff.Seconds()
+	for i := range found {
+		found[i].behind = curve.PrefillFeatures(prompt-found[i].tokens, found[i].tokens)
+	}
+	for i := range f.Prefill {
+		to := &f.Prefill[i]
+		if to.FetchBlock == 0 {
+			continue
+		}
+		best, bytes := m.prefill(to, &w), m.TokenBytes(to)
+		for k := range found {
+			h := &found[k]
+			if h.tokens-to.Cached.GPU < leastFetched || to.FetchBlock != h.FetchBlock || to.Class != h.Class || to.Both && to.ID == h.ID {
 				continue
 			}
-			latency, perByte, ok := link(from, to)
-			if !ok {
-				continue
-			}
-			w, before := newWork(prompt), to.Remote
-			best := m.prefill(to, &w)
-			to.Remote = Remote{Server: from.ID, Tokens: h.tokens, Latency: m.fetchLegs(from, to) + latency, PerByte: perByte, Fetched: true}
-			if m.pull(to, &w) >= best {
-				to.Remote = before
+			link := &links[DistanceOf(&h.Topology, &to.Topology)]
+			legs := 2*handOff + h.answer + to.Prefill.Fixed() + link.Latency
+			takes := legs + float64(h.tokens-to.Cached.GPU)*bytes*link.PerByte + h.behind.On(&to.Prefill) // as pull has it
+			if takes < best && !pause(h.ID, to.ID) {
+				best, to.Remote = takes, Remote{Server: h.ID, Tokens: h.tokens, Latency: legs, PerByte: link.PerByte, Fetched: true}
 			}
 		}
 	}
-}
-
-// fetchLegs is the seconds that the two legs of a fetch take beside the transfer: from is asked between two steps of its
-// batch, and answers with one; to reads the KV then, and answers with a step of its own.
-func (m *Model) fetchLegs(from, to *Candidate) float64 {
-	return 2*m.HandOff.Seconds() + (untilAStep+1)*from.stepWithOneMore() + to.Prefill.Fixed()
 }
 
 // Fetches is how long a prefill server takes for the KV that it fetches of a prompt; false: it fetches none.

@@ -84,6 +84,21 @@ const linkForgetting = time.Minute
 // linkFeatures are one and the gigabytes moved.
 func linkFeatures(bytes float64) curve.Features { return curve.Features{1, bytes / 1e9, 0} }
 
+// Speed is what a transfer is believed to cost: seconds, and seconds per byte.
+type Speed struct{ Latency, PerByte float64 }
+
+// Speeds are those of transfers by how far apart two servers are.
+type Speeds [distances]Speed
+
+// Speeds returns what transfers are believed to cost.
+func (l *Links) Speeds() (all Speeds) {
+	for i, class := range l.classes {
+		curve := class.Curve()
+		all[i] = Speed{curve[0], max(curve[1], 1e-6) / 1e9}
+	}
+	return all
+}
+
 // Estimate returns what a transfer between two places is believed to cost: seconds, and
 // seconds per byte.
 func (l *Links) Estimate(a, b *Topology, now time.Time) (latency, perByte float64) {
