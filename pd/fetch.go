@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/decision"
+	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/address"
 )
 
 // A prefill server may fetch the KV of a prompt's beginning from a decode server that holds it, before it computes the
@@ -25,40 +28,72 @@ import (
 //  3. the prefill server reads it, by a request for one token that leaves it in its prefix cache;
 //  4. its leg is that of any request, and finds it there.
 //
-// Two servers that have not met do so beside a request that computes its prompt. What fails is computed: the request is none
-// the worse for it than by the time that was lost.
+// Two servers that have not met do so beside a request that computes its prompt, for one block. What fails is computed: the
+// request is none the worse for it than by the time that was lost.
 
-// fetch is what prefill is to fetch of a prompt before it computes the rest.
+// fetch is what prefill is to fetch of a prompt before it computes the rest, or with whom it is to meet meanwhile.
 type fetch struct {
-	from  *pools.Server // nil: nothing
-	ids   []uint32      // of the prompt's leading tokens
-	takes time.Duration // predicted
+	from   *pools.Server // nil: nothing
+	ids    []uint32      // of the prompt's leading tokens; nil for another replica's request, which fetches there
+	lacked int           // of them, tokens that prefill does not hold
+	takes  time.Duration // predicted
+	saves  time.Duration // of prefill's time, likewise
+	meets  *pools.Server // nil: none
 }
 
-// setFetches offers prefill servers what decode servers hold of a request's prompt.
+// strangers are a decode and a prefill server, by number.
+type strangers struct{ decode, prefill int }
+
+func meetingOf(from, to *pools.Server) predict.Meeting {
+	return predict.Meeting{From: from.ID(), To: to.ID(), FromLife: from.Incarnation(), Life: to.Incarnation()}
+}
+
+// setFetches offers prefill servers what decode servers hold of a request's prompt, as far as they have met.
 func (sn *Snapshotter) setFetches(r *bindRequest, v *snapshot, now time.Time) {
 	for i := range v.candidates.Prefill {
 		if c := &v.candidates.Prefill[i]; c.Remote.Fetched {
 			c.Remote = cost.Remote{}
 		}
 	}
+	v.strangers = v.strangers[:0]
 	if !sn.Config.FetchKV || sn.Meetings == nil || r.begun != nil || r.continues || r.req.proxied {
 		return
 	}
 	if !v.speedsKnown {
 		v.speeds, v.speedsKnown = sn.Links.Speeds(), true
 	}
-	sn.Cost.OfferFetches(&v.candidates, r.req.PromptTokens, r.certain, &v.speeds, func(from, to string) bool { return sn.Meetings.Pauses(from, to, now) })
+	sn.Cost.OfferFetches(&v.candidates, r.req.PromptTokens, r.certain, &v.speeds, func(decode, prefill int) bool {
+		if sn.Meetings.HaveMet(meetingOf(v.decode[decode], v.prefill[prefill])) {
+			return true
+		}
+		v.strangers = append(v.strangers, strangers{decode, prefill})
+		return false
+	})
 }
 
-// setFetch says what the prefill server of a binding fetches.
+// setFetch says what the prefill server of a binding fetches of a request's prompt.
 func (ch *Chooser) setFetch(r *bindRequest, v *snapshot, b *binding, c *cost.Candidate) {
-	takes, ok := ch.Cost.Fetches(c, r.req.PromptTokens)
-	if !ok {
+	takes, saves := ch.Cost.Fetches(c, r.req.PromptTokens)
+	d := cost.IndexOf(v.candidates.Decode, c.Remote.Server)
+	if takes == 0 || d < 0 {
 		return
 	}
-	if d := cost.IndexOf(v.candidates.Decode, c.Remote.Server); d >= 0 {
-		b.fetch = fetch{from: v.decode[d], ids: r.prefix.tokens.IDs[:c.Remote.Tokens], takes: takes}
+	b.fetch = fetch{from: v.decode[d], lacked: c.Remote.Tokens - c.Cached.GPU, takes: takes, saves: saves}
+	if !r.remote {
+		b.fetch.ids = r.prefix.tokens.IDs[:c.Remote.Tokens]
+	}
+}
+
+// setMeeting says with whom the prefill server of a binding is to meet, since it could fetch from there.
+func (b *binding) setMeeting(r *bindRequest, v *snapshot, prefill int) {
+	if r.remote {
+		return
+	}
+	for _, s := range v.strangers {
+		if s.prefill == prefill {
+			b.fetch = fetch{meets: v.decode[s.decode], ids: r.prefix.tokens.IDs[:r.certain]}
+			return
+		}
 	}
 }
 
@@ -71,29 +106,36 @@ const (
 	// fetchPatience is how long a fetch may take beyond fetchOverrun times what is predicted of it: the prompt could be
 	// computed meanwhile.
 	fetchPatience, fetchOverrun = 500 * time.Millisecond, 4
-	// meetingPatience is how long two servers have to meet, for which nobody waits.
-	meetingPatience = 15 * time.Second
+	// meetingPatience is how long two servers have to meet, for which nobody waits but a gateway that ends. Engines go on
+	// meeting beyond it, and have met when they are asked again.
+	meetingPatience = 5 * time.Second
 )
 
 // fetch has the prefill server of a binding fetch what it is to fetch. Where that fails the rest is as if it were not to.
 func (o fetcher) fetch(ctx context.Context, st *requestState, b *binding) {
 	f, server, start := &b.fetch, b.prefill.Server(), time.Now()
+	apart := &requestState{req: st.req, bind: bindRequest{req: st.req}} // what fails here is no attempt of the request
+	if f.meets != nil && o.Binder.Meetings.Begin(meetingOf(f.meets, server), start) {
+		o.letMeet(ctx, apart, connector.NewPiece(st.req.Body, f.ids[:blockTokensOf(server)], f.meets, server))
+	}
 	if f.from == nil {
 		return
 	}
-	outcome, apart := decision.NotMet, &requestState{req: st.req, bind: bindRequest{req: st.req}} // what fails here is no attempt of the request
-	if o.Binder.Meetings.HaveMet(f.from.ID(), server.ID()) {
-		within, cancel := context.WithTimeoutCause(ctx, fetchPatience+fetchOverrun*f.takes, errSilent)
-		defer cancel()
-		outcome = o.try(within, apart, connector.NewPiece(st.req.Body, f.ids, f.from, server))
-		if ctx.Err() != nil { // the client has left, and the next leg says so
-			return
-		}
-	} else if o.Binder.Meetings.Begin(f.from.ID(), server.ID(), start) {
-		o.letMeet(ctx, apart, connector.NewPiece(st.req.Body, f.ids[:blockTokensOf(server)], f.from, server))
+	within, cancel := context.WithTimeoutCause(ctx, fetchPatience+fetchOverrun*f.takes, errSilent)
+	defer cancel()
+	outcome := o.try(within, apart, connector.NewPiece(st.req.Body, f.ids, f.from, server))
+	if ctx.Err() != nil { // the client has left, and the next leg says so
+		return
 	}
-	b.choice.Fetch = decision.Fetch{Server: f.from.ID(), Tokens: len(f.ids), Outcome: outcome, Took: time.Since(start)}
-	o.Metrics.countFetch(b.choice.Fetch)
+	took := time.Since(start)
+	b.choice.Fetch = decision.Fetch{Server: f.from.ID(), Tokens: f.lacked, Outcome: outcome, Took: took}
+	b.choice.Measured.Prefill += took
+	o.Metrics.fetches.WithLabelValues(string(outcome)).Inc()
+	if b.choice.Fetch.Came() {
+		o.Metrics.fetchedToks.Add(float64(f.lacked))
+	} else {
+		b.chosen.Terms.Prefill += f.saves // its leg is late only beyond that
+	}
 }
 
 // letMeet has a server that never fetched from another one fetch a block, beside the request, which does not wait for it and
@@ -113,21 +155,27 @@ func (o fetcher) letMeet(ctx context.Context, st *requestState, t *connector.Tra
 				st.req.Memory.Release()
 			}
 		}()
-		o.try(ctx, st, t)
+		outcome := "met"
+		if o.try(ctx, st, t) == decision.NotFetched {
+			outcome = "not_met"
+		}
+		o.Metrics.fetches.WithLabelValues(outcome).Inc()
 	})
 }
 
 // try fetches, and remembers between which servers.
 func (o fetcher) try(ctx context.Context, st *requestState, t *connector.Transfer) decision.FetchOutcome {
-	from, to := t.From.ID(), t.To.ID()
 	outcome, failed := o.keepAndRead(ctx, st, t)
 	if failed != nil {
 		if failed.Kind == Gone {
 			return outcome
 		}
-		o.Log.Warn("prefill fetches no KV of a prompt from decode, and computes it", "request_id", st.req.ID, "server", to, "from", from, "failed", failed.Server, "error", failed.Error())
+		o.Log.Warn("prefill fetches no KV of a prompt from decode, and computes it", "request_id", st.req.ID, "server", t.To.ID(), "from", t.From.ID(), "failed", failed.Server, "error", failed.Error())
+		if failed.Kind == Refused || failed.Kind == Busy { // the request, or the moment
+			return outcome
+		}
 	}
-	o.Binder.Meetings.Observe(from, to, failed == nil, time.Now())
+	o.Binder.Meetings.Observe(meetingOf(t.From, t.To), failed == nil, time.Now())
 	return outcome
 }
 
@@ -139,17 +187,27 @@ func (o fetcher) keepAndRead(ctx context.Context, st *requestState, t *connector
 		return decision.NotFetched, failed
 	}
 	h.RecordPrefill(t, answer, time.Now())
-	if failed := o.checkHost(st, t, h); failed != nil {
-		return decision.NotFetched, failed
+	if !o.isOwnHost(t, h) { // KV that may be anyone's need not be read: it can be computed
+		o.Metrics.countStranded(h)
+		return decision.NotFetched, &LegError{Leg: PrefillLeg, Server: t.From.ID(), Kind: Broken, Err: errForeignHost}
 	}
 	if failed := o.read(ctx, st, t.To, h); failed != nil {
 		o.Metrics.countStranded(h)
 		return decision.NotFetched, failed
 	}
-	if c := h.Coverage(); c.Cached.Known && c.Cached.Tokens < c.Tokens-2*blockTokensOf(t.From) { // it computes the last block in any case
+	c := h.Coverage()
+	if (c.Cached.Known || t.From.ReportsCachedTokens()) && c.Cached.Tokens < c.Tokens-2*blockTokensOf(t.From) { // it computes the last block in any case
 		return decision.Recomputed, nil
 	}
 	return decision.Fetched, nil
+}
+
+// isOwnHost reports whether all hosts that a hand-off names may be those of the server that keeps it.
+func (o fetcher) isOwnHost(t *connector.Transfer, h *connector.Handoff) bool {
+	return !slices.ContainsFunc(h.Hosts, func(host string) bool {
+		is := t.From.JudgeHost(host, t.To)
+		return is != address.Own && (o.Config.StrictHandoffs || is != address.Unknown)
+	})
 }
 
 // keep is the leg of the server that holds the tokens.
@@ -178,12 +236,4 @@ func (o fetcher) read(ctx context.Context, st *requestState, server *pools.Serve
 	defer func() { endLegSpan(span, failed) }()
 	_, _, failed = o.sendWhole(ctx, o.Binder.Config.HandoffAge, DecodeLeg, server, st, api.Completions.Path, h.Attempt, h.Leg)
 	return failed
-}
-
-// countFetch counts what became of a fetch.
-func (m *Metrics) countFetch(f decision.Fetch) {
-	m.fetches.WithLabelValues(string(f.Outcome)).Inc()
-	if f.Came() {
-		m.fetchedToks.Add(float64(f.Tokens))
-	}
 }

@@ -154,10 +154,10 @@ func NewMetrics(reg prometheus.Registerer, kept histogram.Config, queue *queue.Q
 			"use", "reason"),
 		fetches: counter("tandem_kv_fetches_total",
 			"Times that prefill was to fetch the KV of a prompt's beginning from a decode server, by outcome: fetched, recomputed (likewise, but decode had lost some "+
-				"and computed it), not_fetched (a leg failed, or took too long: prefill computes it), not_met "+
-				"(likewise, while the two servers meet for the first time).", "outcome"),
+				"and computed it), not_fetched (a leg failed, or took too long: prefill computes it), met "+
+				"(one block, of two servers that had exchanged no KV before, beside a request that computes its prompt), not_met (the same failed).", "outcome"),
 		fetchedToks: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "tandem_kv_fetched_tokens_total", Help: "Tokens of prompts whose KV prefill fetched from decode servers.",
+			Name: "tandem_kv_fetched_tokens_total", Help: "Tokens of prompts whose KV prefill fetched from decode servers, since it lacked them.",
 		}),
 		pieces: counter("tandem_prefill_pieces_total",
 			"Pieces of long prompts by outcome: pulled (decode has it), not_pulled (decode pulls it with the whole prompt), kept (prefill still had "+

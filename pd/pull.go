@@ -46,11 +46,16 @@ func (sn *Snapshotter) setRemotes(r *bindRequest, v *snapshot, all []*pools.Serv
 // setPulls says what of the prompt's beginning the prefill server of a binding pulls: what a third
 // server has in its cache, or the KV of an earlier answer; or what it fetches.
 func (ch *Chooser) setPulls(r *bindRequest, v *snapshot, b *binding) {
+	number := cost.IndexOf(v.candidates.Prefill, b.chosen.Prefill)
 	from := ch.pullSource(v.candidates.Prefill, b.chosen.Prefill, r.req.PromptTokens)
-	if from == nil || v.handoff != nil {
+	if v.handoff != nil {
 		return
 	}
-	c := &v.candidates.Prefill[cost.IndexOf(v.candidates.Prefill, b.chosen.Prefill)]
+	if from == nil {
+		b.setMeeting(r, v, number)
+		return
+	}
+	c := &v.candidates.Prefill[number]
 	switch {
 	case c.Remote.Answer:
 		b.reads, b.readsTokens = r.prefix.answer, c.Remote.Tokens

@@ -28,6 +28,7 @@ type snapshot struct {
 
 	speeds      cost.Speeds // of links
 	speedsKnown bool        // they are written
+	strangers   []strangers // that could fetch what the request lacks, and have not met
 
 	kind      requestKind // of request that the candidates say how servers may serve
 	kindIsSet bool        // it does
@@ -63,7 +64,7 @@ func (sn *Snapshotter) retakeSnapshot(v *snapshot, model, base string, now time.
 	*v = snapshot{
 		model: model, base: base, prefill: serving(all, model, pools.Prefill, now), decode: serving(all, model, pools.Decode, now),
 		prefillPanic: panicking, decodePanic: panicked,
-		prefillFacts: v.prefillFacts[:0], decodeFacts: v.decodeFacts[:0],
+		prefillFacts: v.prefillFacts[:0], decodeFacts: v.decodeFacts[:0], strangers: v.strangers[:0],
 		candidates: cost.Candidates{Prefill: v.candidates.Prefill[:0], Decode: v.candidates.Decode[:0]},
 	}
 	v.prefillFacts, v.decodeFacts = sn.facts(v.prefillFacts, v.prefill, model, now), sn.facts(v.decodeFacts, v.decode, model, now)

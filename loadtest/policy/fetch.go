@@ -11,40 +11,51 @@ type kvFetch struct {
 }
 
 // fetchPrefix brings what a decode server holds of a prompt to the request's prefill server, and then does the rest: by
-// a request for one token there, which waits for the step under way and ends with the next one, and one here, which ends with
-// a step of its own. What was evicted meanwhile is not fetched.
+// a request for one token there, which waits for the step under way and ends with the next one, and one here, which an engine
+// looks at when a step leaves tokens for those that wait, and which ends with a step of its own. What was evicted meanwhile is
+// not fetched.
 func (c *cluster) fetchPrefix(j *job, then func()) {
-	from, to := j.fetch.from, c.prefills[j.pair.Prefill]
+	from, to, most := j.fetch.from, c.prefills[j.pair.Prefill], j.fetch.tokens/blockTokens
 	j.fetch = kvFetch{}
 	if from == nil {
 		then()
 		return
 	}
-	whole := j.req.whole()
-	most := from.cache.match(whole)
-	from.cache.hold(whole[:most])
-	kept := from.group.stepEnds() + c.hw.step(len(from.batch)+1, from.context)
-	c.cal.at(kept+c.scenario.handOff()+c.scenario.RoundTrip, func() {
-		held := to.cache.match(whole)
-		to.cache.hold(whole[:held]) // else the room for the others could be made by evicting these
-		if most <= held || !to.cache.reserve(most-held) {
-			to.cache.drop(whole[:held])
-			from.cache.drop(whole[:most])
-			then()
-			return
+	kept := j.req.whole()[:min(most, len(j.req.whole()))]
+	kept = kept[:from.cache.match(kept)]
+	from.cache.hold(kept)
+	answers := from.group.stepEnds() + from.speed*c.hw.step(len(from.batch)+1, from.context+len(kept)*blockTokens)
+	c.cal.at(answers+c.scenario.handOff()+c.scenario.RoundTrip, func() {
+		to.reads = append(to.reads, func() { c.readKept(j, from, to, kept, then) })
+		if !to.busy || !to.full {
+			to.read()
 		}
-		bytes := float64((most-held)*blockTokens) * c.hw.KVBytesPerToken
-		c.net.start(bytes, c.fetchRoute(from, to), func() {
-			c.tally.recordBytes(bytes, from.rack == to.rack)
-			for _, block := range whole[held:most] {
-				if to.cache.publish(block) {
-					c.events.stored(to.id, block)
-				}
+	})
+}
+
+// readKept moves blocks that a decode server keeps for it to a prefill server, as far as that lacks them.
+func (c *cluster) readKept(j *job, from *decodeServer, to *prefillServer, kept []int32, then func()) {
+	held := to.cache.match(kept)
+	to.cache.hold(kept[:held]) // else the room for the others could be made by evicting these
+	end := func(blocks []int32) {
+		to.cache.drop(blocks)
+		from.cache.drop(kept)
+		from.admit() // who waited for that room
+		c.cal.after(c.hw.PrefillStep, then)
+	}
+	if held == len(kept) || !to.cache.reserve(len(kept)-held) {
+		end(kept[:held])
+		return
+	}
+	bytes := float64((len(kept)-held)*blockTokens) * c.hw.KVBytesPerToken
+	c.net.start(bytes, c.fetchRoute(from, to), func() {
+		c.tally.recordBytes(bytes, from.rack == to.rack)
+		for _, block := range kept[held:] {
+			if to.cache.publish(block) {
+				c.events.stored(to.id, block)
 			}
-			from.cache.drop(whole[:most])
-			to.cache.drop(whole[:most])
-			c.cal.after(c.hw.PrefillStep, then)
-		})
+		}
+		end(kept)
 	})
 }
 
@@ -74,7 +85,7 @@ func (f *fleet) offerFetches(v *View, j *job) {
 		if v.scenario().Overlap { // what leaves during a prefill shows nothing of how fast links are
 			speeds = f.told
 		}
-		f.model.OfferFetches(&f.field, j.req.Prompt, j.req.Prompt, &speeds, func(string, string) bool { return false })
+		f.model.OfferFetches(&f.field, j.req.Prompt, j.req.Prompt, &speeds, func(int, int) bool { return true })
 	}
 }
 
@@ -82,7 +93,7 @@ func (f *fleet) offerFetches(v *View, j *job) {
 func (f *fleet) takeFetch(v *View, j *job) {
 	j.fetch = kvFetch{}
 	c := &f.field.Prefill[j.pair.Prefill]
-	if takes, ok := f.model.Fetches(c, j.req.Prompt); ok {
+	if takes, _ := f.model.Fetches(c, j.req.Prompt); takes > 0 {
 		j.fetch = kvFetch{from: v.gateway.cluster.decodes[serverNumber(c.Remote.Server)], tokens: c.Remote.Tokens, seconds: takes.Seconds()}
 		*c = c.AfterFetch()
 	}

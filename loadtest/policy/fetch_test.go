@@ -30,10 +30,8 @@ func TestFetchPrefix(t *testing.T) {
 			if got := to.cache.match(blocks); got != held || from.cache.match(blocks) != held {
 				t.Errorf("%d blocks came, of %d", got, held)
 			}
-			least := c.hw.step(1, 0) + c.scenario.handOff() + c.scenario.RoundTrip
-			if held > 0 {
-				least += float64(held*blockTokens)*c.hw.KVBytesPerToken/c.hw.NIC + c.hw.PrefillStep
-			}
+			least := c.hw.step(1, held*blockTokens) + c.scenario.handOff() + c.scenario.RoundTrip
+			least += float64(held*blockTokens)*c.hw.KVBytesPerToken/c.hw.NIC + c.hw.PrefillStep
 			if came < least-1e-9 || came > 8*least {
 				t.Errorf("it took %.4f s, want %.4f and no more than a slow uplink", came, least)
 			}

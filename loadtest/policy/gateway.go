@@ -284,9 +284,10 @@ func (g *gateway) estimate(j *job) {
 		}
 		e.nominal = v.prefillHardware(p).prefill(j.upTo, e.cached)
 		e.nominal += float64(len(j.cuts)) * (v.scenario().RoundTrip + v.prefillHardware(p).PrefillStep)
-		e.nominal += j.fetch.seconds / v.speed(p)
 		e.prefill, e.shared = e.nominal*v.speed(p), v.prefillHardware(p).PrefillStep
 		e.rest = (v.prefillHardware(p).prefill(j.req.Prompt, e.cached) - e.nominal) * v.speed(p)
+		e.nominal += j.fetch.seconds / v.speed(p) // before it
+		e.prefill += j.fetch.seconds
 		e.bytes = v.MissingBytes(j.pair.Decode)
 		e.step = v.StepSeconds(j.pair.Decode)
 		e.room = v.RoomSeconds(j.pair.Decode) > 0

@@ -16,7 +16,9 @@ type prefillServer struct {
 	begun   []*job // in order of beginning
 	step    []chunk
 	busy    bool
-	worked  float64 // seconds of steps so far
+	full    bool     // the step under way has all of its tokens: who waits is not looked at
+	reads   []func() // of KV, that begin as soon as they are looked at
+	worked  float64  // seconds of steps so far
 	gauge   history
 }
 
@@ -66,7 +68,10 @@ func (p *prefillServer) begin() {
 		seconds += p.cluster.hw.PrefillBase * j.noise * p.speed
 		seconds += p.take(j, &budget)
 	}
-	p.busy = len(p.step) > 0
+	p.busy, p.full = len(p.step) > 0, budget == 0
+	if !p.full {
+		p.read()
+	}
 	p.observe()
 	if !p.busy {
 		return
@@ -74,6 +79,15 @@ func (p *prefillServer) begin() {
 	seconds += p.cluster.hw.PrefillStep
 	p.worked += seconds
 	p.cluster.cal.after(seconds, p.end)
+}
+
+// read begins to read the KV that waits to be read.
+func (p *prefillServer) read() {
+	reads := p.reads
+	p.reads = nil
+	for _, begin := range reads {
+		begin()
+	}
 }
 
 // take gives a job its part of the step and returns the time of it.

@@ -20,8 +20,9 @@ const (
 // holder is a decode server that holds so many leading tokens of a prompt.
 type holder struct {
 	*Candidate
+	number int // among the decode servers
 	tokens int
-	answer float64        // seconds until it has answered: it is asked between two steps of its batch, and answers with one
+	answer float64        // seconds until it has answered: behind its prompts and between two steps of its batch, with one more
 	behind curve.Features // of the prefill behind these tokens
 }
 
@@ -31,33 +32,43 @@ func (f *Candidates) holders(certain int, found []holder) []holder {
 	for i := range f.Decode {
 		c := &f.Decode[i]
 		tokens := min(c.Cached.Confirmed(), certain)
-		if tokens < leastFetched || c.FetchBlock == 0 || c.Excluded {
+		if tokens < leastFetched || c.FetchBlock == 0 || c.Excluded || c.NoPair || c.Ready > 0 {
 			continue
 		}
+		answer := inSeconds(c.Queue) + (untilAStep+1)*c.stepWithOneMore()
 		at := len(found)
 		for at > 0 && found[at-1].tokens < tokens {
 			at--
 		}
-		if at == mostHolders || at > 0 && found[at-1].tokens == tokens && found[at-1].Topology == c.Topology { // as far from all
+		new := holder{Candidate: c, number: i, tokens: tokens, answer: answer}
+		if at > 0 && found[at-1].tokens == tokens && found[at-1].Topology == c.Topology { // it is as far from all
+			if answer < found[at-1].answer {
+				found[at-1] = new
+			}
+			continue
+		}
+		if at == mostHolders {
 			continue
 		}
 		if len(found) < mostHolders {
 			found = append(found, holder{})
 		}
 		copy(found[at+1:], found[at:])
-		found[at] = holder{Candidate: c, tokens: tokens}
+		found[at] = new
 	}
 	for i := range found {
-		h := &found[i]
-		h.tokens, h.answer = h.tokens/h.FetchBlock*h.FetchBlock, (untilAStep+1)*h.stepWithOneMore()
+		found[i].tokens -= found[i].tokens % found[i].FetchBlock
 	}
 	return found
 }
 
 // OfferFetches writes for each prefill server from which decode server it would fetch the beginning of a prompt, where
-// that is faster than what else it could do about it. So many leading tokens of the prompt are known for certain; between
-// servers that pause nothing is fetched.
-func (m *Model) OfferFetches(f *Candidates, prompt, certain int, links *Speeds, pause func(from, to string) bool) {
+// that is faster than what else it could do about it. So many leading tokens of the prompt are known for certain. Of servers
+// that would be faster so, by number, may says whether they are to.
+func (m *Model) OfferFetches(f *Candidates, prompt, certain int, links *Speeds, may func(decode, prefill int) bool) {
+	if certain < leastFetched {
+		return
+	}
 	var memory [mostHolders]holder
 	found := f.holders(min(certain, prompt-1), memory[:0])
 	if len(found) == 0 {
@@ -81,18 +92,23 @@ func (m *Model) OfferFetches(f *Candidates, prompt, certain int, links *Speeds, 
 			link := &links[DistanceOf(&h.Topology, &to.Topology)]
 			legs := 2*handOff + h.answer + to.Prefill.Fixed() + link.Latency
 			takes := legs + float64(h.tokens-to.Cached.GPU)*bytes*link.PerByte + h.behind.On(&to.Prefill) // as pull has it
-			if takes < best && !pause(h.ID, to.ID) {
+			if takes < best && may(h.number, i) {
 				best, to.Remote = takes, Remote{Server: h.ID, Tokens: h.tokens, Latency: legs, PerByte: link.PerByte, Fetched: true}
 			}
 		}
 	}
 }
 
-// Fetches is how long a prefill server takes for the KV that it fetches of a prompt; false: it fetches none.
-func (m *Model) Fetches(c *Candidate, prompt int) (takes time.Duration, ok bool) {
+// Fetches is how long a prefill server takes for the KV that it fetches of a prompt, and how much longer the prefill would
+// take without; 0: it fetches none.
+func (m *Model) Fetches(c *Candidate, prompt int) (takes, saves time.Duration) {
 	w := newWork(prompt)
 	seconds := m.fetching(c, &w)
-	return Duration(seconds), seconds > 0
+	if seconds == 0 {
+		return 0, 0
+	}
+	with := m.pull(c, &w)
+	return Duration(seconds), max(0, Duration(w.behind(c.Cached.GPU).On(&c.Prefill)-with))
 }
 
 // fetching is the seconds for which c fetches, 0 where it computes all that it lacks. It costs others as much as if it computed.

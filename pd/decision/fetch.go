@@ -13,7 +13,6 @@ const (
 	Fetched    FetchOutcome = "fetched"
 	Recomputed FetchOutcome = "recomputed"  // the same, but the other server had lost some of it, and computed that
 	NotFetched FetchOutcome = "not_fetched" // a leg failed, or took too long: prefill computes what it lacks
-	NotMet     FetchOutcome = "not_met"     // the two servers had exchanged no KV yet, and meet meanwhile: likewise
 )
 
 // Fetch is that prefill was to fetch the KV of the prompt's beginning from another server. Its zero value: it was not.
@@ -36,8 +35,6 @@ func (f Fetch) String() string {
 		return fmt.Sprintf("prefill fetched %d tokens from %s, which had lost some and computed them, in %d ms", f.Tokens, f.Server, f.Took.Milliseconds())
 	case NotFetched:
 		return fmt.Sprintf("prefill was to fetch %d tokens from %s, and failed after %d ms", f.Tokens, f.Server, f.Took.Milliseconds())
-	case NotMet:
-		return fmt.Sprintf("prefill was to fetch %d tokens from %s, which it has never fetched from before: it computed them, and the two meet meanwhile", f.Tokens, f.Server)
 	}
 	return ""
 }

@@ -18,61 +18,57 @@ const (
 // of each other's memory, for seconds (vLLM's NIXL: 0.2 to 11 s), and no request is to wait for that. The zero value knows of
 // none. Safe for concurrent use.
 type Meetings struct {
-	mu    sync.RWMutex // guards paths
-	paths map[meetingPath]meeting
+	mu   sync.RWMutex // guards seen
+	seen map[Meeting]meetingState
 }
 
-type meetingPath struct{ from, to string }
+// Meeting is two servers, of which the one reads KV of the other, in one life of each.
+type Meeting struct {
+	From, To       string // IDs
+	FromLife, Life uint64 // incarnations
+}
 
-type meeting struct {
+type meetingState struct {
 	met   bool
 	at    time.Time
 	until time.Time // where they have not met: nothing is to be tried before
 }
 
 // HaveMet reports whether a server has fetched KV from another one, the last time that it was to.
-func (m *Meetings) HaveMet(from, to string) bool {
+func (m *Meetings) HaveMet(who Meeting) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	return m.paths[meetingPath{from, to}].met
-}
-
-// Pauses reports whether nothing is to be fetched now.
-func (m *Meetings) Pauses(from, to string, now time.Time) bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return now.Before(m.paths[meetingPath{from, to}].until)
+	return m.seen[who].met
 }
 
 // Begin reports whether the caller is to let two servers meet that have not: nobody else does so now.
-func (m *Meetings) Begin(from, to string, now time.Time) bool {
+func (m *Meetings) Begin(who Meeting, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	path := meetingPath{from, to}
-	if before := m.paths[path]; before.met || now.Before(before.until) {
+	if before := m.seen[who]; before.met || now.Before(before.until) {
 		return false
 	}
-	m.setLocked(path, meeting{at: now, until: now.Add(meetingPause)})
+	m.setLocked(who, meetingState{at: now, until: now.Add(meetingPause)})
 	return true
 }
 
-// Observe notes whether a server has fetched KV from another one.
-func (m *Meetings) Observe(from, to string, fetched bool, now time.Time) {
+// Observe notes whether a server has fetched KV from another one: where not they are to meet anew, after a pause.
+func (m *Meetings) Observe(who Meeting, fetched bool, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	seen := meeting{met: fetched, at: now}
+	state := meetingState{met: fetched, at: now}
 	if !fetched {
-		seen.until = now.Add(meetingPause)
+		state.until = now.Add(meetingPause)
 	}
-	m.setLocked(meetingPath{from, to}, seen)
+	m.setLocked(who, state)
 }
 
-func (m *Meetings) setLocked(path meetingPath, seen meeting) {
-	if _, known := m.paths[path]; !known {
-		maps.DeleteFunc(m.paths, func(_ meetingPath, old meeting) bool { return seen.at.Sub(old.at) > meetingLife })
+func (m *Meetings) setLocked(who Meeting, state meetingState) {
+	if _, known := m.seen[who]; !known {
+		maps.DeleteFunc(m.seen, func(_ Meeting, old meetingState) bool { return state.at.Sub(old.at) > meetingLife })
 	}
-	if m.paths == nil {
-		m.paths = make(map[meetingPath]meeting)
+	if m.seen == nil {
+		m.seen = make(map[Meeting]meetingState)
 	}
-	m.paths[path] = seen
+	m.seen[who] = state
 }

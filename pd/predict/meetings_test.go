@@ -1,7 +1,6 @@
 package predict
 
 import (
-	"strconv"
 	"testing"
 	"time"
 )
@@ -10,37 +9,37 @@ import (
 func TestMeetings(t *testing.T) {
 	var m Meetings
 	now := time.Unix(1e9, 0)
-	check := func(what string, met, pauses bool) {
+	who := Meeting{From: "d", To: "p", FromLife: 1, Life: 1}
+	check := func(what string, met bool) {
 		t.Helper()
-		if got := m.HaveMet("d", "p"); got != met {
+		if got := m.HaveMet(who); got != met {
 			t.Errorf("%s: have met: %v", what, got)
 		}
-		if got := m.Pauses("d", "p", now); got != pauses {
-			t.Errorf("%s: pauses: %v", what, got)
-		}
 	}
-	check("at first", false, false)
-	if !m.Begin("d", "p", now) || m.Begin("d", "p", now) || !m.Begin("p", "d", now) || !m.Begin("d", "q", now) {
+	check("at first", false)
+	if !m.Begin(who, now) || m.Begin(who, now) || !m.Begin(Meeting{From: "p", To: "d"}, now) || !m.Begin(Meeting{From: "d", To: "q"}, now) {
 		t.Error("not one caller for each way between two servers")
 	}
-	check("while they meet", false, true)
-	m.Observe("d", "p", true, now)
-	check("met", true, false)
-	if m.Begin("d", "p", now) {
+	m.Observe(who, true, now)
+	check("met", true)
+	if m.Begin(who, now) {
 		t.Error("they meet twice")
 	}
-	m.Observe("d", "p", false, now)
-	check("failed", false, true)
-	now = now.Add(meetingPause)
-	check("after a while", false, false)
-	if !m.Begin("d", "p", now) {
-		t.Error("they never meet again")
+	again := who
+	again.Life++
+	if m.HaveMet(again) || !m.Begin(again, now) {
+		t.Error("they do not meet anew in another life")
 	}
-	for i := range 1000 {
+	m.Observe(who, false, now)
+	check("failed", false)
+	if m.Begin(who, now.Add(meetingPause-1)) || !m.Begin(who, now.Add(meetingPause)) {
+		t.Error("they do not meet anew after a pause")
+	}
+	for i := range uint64(1000) {
 		now = now.Add(meetingLife / 10)
-		m.Observe("d", strconv.Itoa(i), true, now)
+		m.Observe(Meeting{From: "d", To: "p", Life: 10 + i}, true, now)
 	}
-	if n := len(m.paths); n > 12 {
+	if n := len(m.seen); n > 12 {
 		t.Errorf("%d are remembered", n)
 	}
 }
