@@ -20,6 +20,11 @@ var (
 	errNoBudget          = errors.New("the budget of retries is spent")
 )
 
+// continuesStreamOf reports whether a request's stream that breaks comes to continueStream.
+func (o *Orchestrator) continuesStreamOf(st *requestState) bool {
+	return st.transcript != nil && o.Config.ContinueStreams
+}
+
 // continueStream continues a stream that broke after its first content event: the prompt
 // and what was sent go to another pair as token ids, and its first content event
 // comes back. It draws on the budget of retries, so that a pool that dies does not
@@ -27,9 +32,8 @@ var (
 // what comes back.
 func (o *Orchestrator) continueStream(ctx context.Context, st *requestState, broken *BrokenStreamError) (next *Stream, ending []byte, err error) {
 	st.bindings[len(st.bindings)-1].span.Fail("broken_stream", broken.Status, broken) // its stream ends when another one has begun
-	certain := broken.engineDied()
-	died := (certain || !errors.Is(broken.Err, errErrorEvent)) && o.markDownIfDead(ctx, st.servedBy, certain)
-	if died && o.recordDeath(st, retry.Death{Server: st.servedBy, Cause: "it was decoding"}) {
+	killed := o.markDownIfStreamKilled(ctx, st.servedBy, broken)
+	if killed && o.recordDeath(st.client.Fingerprint(), st.req.ID, diedDecoding(st.servedBy)) {
 		o.Metrics.continuations.WithLabelValues("refused").Inc()
 		return nil, nil, retry.ErrQuarantined
 	}

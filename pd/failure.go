@@ -214,6 +214,17 @@ func (e *LegError) engineDied() bool { return saysEngineDied(e.engineMessage()) 
 
 func (e *BrokenStreamError) engineDied() bool { return saysEngineDied(e.Event) }
 
+// lostConnection reports whether the stream broke as it does when its server dies.
+func (e *BrokenStreamError) lostConnection() bool {
+	return !errors.Is(e.Err, errErrorEvent) && !errors.Is(e.Err, errServerDown)
+}
+
+// mayBeRead is LegError's: the leg behind prefill's token may have failed before its engine read it.
+func (e *BrokenStreamError) mayBeRead() bool {
+	var behind *LegError
+	return !errors.As(e.Err, &behind) || behind.Kind != Unsent && behind.mayBeRead()
+}
+
 func saysEngineDied(said []byte) bool {
 	return bytes.Contains(said, []byte("EngineCore encountered an issue")) || bytes.Contains(said, []byte("EngineDeadError"))
 }

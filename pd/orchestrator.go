@@ -45,7 +45,7 @@ type Orchestrator struct {
 
 	engines connector.EngineIDs
 	pulls   sharedPulls
-	legs    sync.WaitGroup // prefill legs beside a decode, which may end after the answer has begun
+	legs    sync.WaitGroup // what may end after its request: prefill legs beside a decode, looks at servers that may be dead
 }
 
 // Wait returns when no leg is under way any more. It is for after the last Run.
@@ -237,7 +237,32 @@ func (o *Orchestrator) quarantineIfServerDied(ctx context.Context, st *requestSt
 		return false
 	}
 	died := o.markDownIfDead(ctx, failed.Server, failed.engineDied())
-	return died && failed.mayBeRead() && o.recordDeath(st, st.causeOfDeath(failed))
+	return died && failed.mayBeRead() && o.recordDeath(st.client.Fingerprint(), st.req.ID, st.causeOfDeath(failed))
+}
+
+// markDownIfStreamKilled looks whether the server of a stream that broke has died, takes it out if it has, and
+// reports whether it may have died of the stream's request.
+func (o *Orchestrator) markDownIfStreamKilled(ctx context.Context, server string, broken *BrokenStreamError) (killed bool) {
+	if !broken.lostConnection() && !broken.engineDied() {
+		return false
+	}
+	return o.markDownIfDead(ctx, server, broken.engineDied()) && broken.mayBeRead()
+}
+
+// recordDeathBehind is for a stream that broke and is not continued: it looks whether the server has died, and counts
+// that against the request. The client does not wait for the look. The request's fingerprint is made before it, while
+// there is its text.
+func (o *Orchestrator) recordDeathBehind(st *requestState, server string, broken *BrokenStreamError) {
+	fingerprint, id := st.client.Fingerprint(), st.req.ID
+	o.legs.Go(func() {
+		if o.markDownIfStreamKilled(context.Background(), server, broken) {
+			o.recordDeath(fingerprint, id, diedDecoding(server))
+		}
+	})
+}
+
+func diedDecoding(server string) retry.Death {
+	return retry.Death{Server: server, Cause: "it was decoding"}
 }
 
 // relay gives the answer away.
@@ -315,10 +340,10 @@ func (o *Orchestrator) markDownIfDead(ctx context.Context, id string, certain bo
 
 // recordDeath keeps that a server died with a request in flight on it, and reports whether the
 // request has thereby killed one too many.
-func (o *Orchestrator) recordDeath(st *requestState, how retry.Death) (quarantined bool) {
-	quarantined = o.Suspects.RecordDeath(st.client.Fingerprint(), how, time.Now())
-	o.Log.Error("a server died with a request in flight", "request_id", st.req.ID, "server", how.Server,
-		"fingerprint", fmt.Sprintf("%016x", st.client.Fingerprint()), "cause", how.Cause, "quarantined", quarantined)
+func (o *Orchestrator) recordDeath(fingerprint uint64, id string, how retry.Death) (quarantined bool) {
+	quarantined = o.Suspects.RecordDeath(fingerprint, how, time.Now())
+	o.Log.Error("a server died with a request in flight", "request_id", id, "server", how.Server,
+		"fingerprint", fmt.Sprintf("%016x", fingerprint), "cause", how.Cause, "quarantined", quarantined)
 	return quarantined
 }
 

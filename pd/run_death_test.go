@@ -36,6 +36,16 @@ func (f *engineFleet) diesOf(broken error, kills func(*http.Request) bool) {
 	})
 }
 
+// down is how many servers are known to be down.
+func (f *engineFleet) down() (servers int) {
+	for _, s := range f.Fleet.Servers() {
+		if !s.Health().Up {
+			servers++
+		}
+	}
+	return servers
+}
+
 // A request of which two servers have died is refused, then and when it comes again: the other
 // servers live, and other requests are served.
 func TestRun_AQueryOfDeathIsHeldBack(t *testing.T) {
@@ -49,18 +59,86 @@ func TestRun_AQueryOfDeathIsHeldBack(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		}
-		down := 0
-		for _, s := range f.Fleet.Servers() {
-			if !s.Health().Up {
-				down++
-			}
-		}
-		if list := f.Suspects.List(time.Now()); down != 2 || len(list) != 1 || len(list[0].Servers) != 2 || list[0].Causes[0] != "it was computing the prompt and decoding" {
+		if down, list := f.down(), f.Suspects.List(time.Now()); down != 2 || len(list) != 1 || len(list[0].Servers) != 2 || list[0].Causes[0] != "it was computing the prompt and decoding" {
 			t.Errorf("%d servers are down, suspected are %+v", down, list)
 		}
 		f.served(f.asks(api.Chat, `,"max_tokens":9`))
 		f.nothingIsLeft()
 		f.wantMetrics(map[string]float64{"tandem_quarantined_requests": 1, "tandem_retries_total": 1})
+	}
+}
+
+// diesInStream lets every decode server die in the middle of a stream: the connection breaks, and it takes no new ones.
+func (f *engineFleet) diesInStream() {
+	through := f.Transport
+	for _, e := range f.decode {
+		e.SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 4})
+	}
+	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+		resp, err := through.RoundTrip(r)
+		for _, e := range f.decode {
+			if err == nil && e.URL() == "http://"+r.URL.Host {
+				resp.Body = &dyingStream{resp.Body, e}
+			}
+		}
+		return resp, err
+	})
+}
+
+// dyingStream is the body of an answer, whose engine dies where it breaks.
+type dyingStream struct {
+	io.ReadCloser
+	engine *engine.Engine
+}
+
+func (d *dyingStream) Read(p []byte) (int, error) {
+	n, err := d.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		d.engine.SetFault(engine.Fault{Kind: engine.FaultRefuse})
+	}
+	return n, err
+}
+
+// A stream that breaks counts against its request, and takes its server out, where it cannot be continued too.
+func TestRun_AQueryOfDeathIsHeldBackWhoseStreamCannotBeContinued(t *testing.T) {
+	for name, c := range map[string]struct {
+		dialect *api.Dialect
+		more    string
+		change  func(*Orchestrator)
+	}{
+		"streams are not continued": {api.Chat, "", func(o *Orchestrator) { o.Config.ContinueStreams = false }},
+		"logprobs":                  {api.Chat, `,"logprobs":true`, nil},
+		"a seed":                    {api.Completions, `,"seed":7`, nil},
+		"a message":                 {api.Messages, "", nil},
+		"a response":                {api.Responses, "", nil},
+	} {
+		f := newEngineFleet(t, fleetShape{decode: 3, orchestrator: c.change})
+		f.diesInStream()
+		ask := func() (reply, error) { return f.run(t.Context(), f.asks(c.dialect, more(c.dialect, true)+c.more)) }
+		for died := range 2 {
+			got, err := ask()
+			var broken *BrokenStreamError
+			if err != nil || !errors.As(got.err, &broken) || got.text == "" {
+				t.Fatalf("%s: %v, %v after %q", name, err, got.err, got.text)
+			}
+			f.Wait()
+			if down := f.down(); down != died+1 {
+				t.Errorf("%s: %d servers are down after %d deaths", name, down, died+1)
+			}
+		}
+		if _, err := ask(); !errors.Is(err, retry.ErrQuarantined) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if list := f.Suspects.List(time.Now()); len(list) != 1 || len(list[0].Servers) != 2 || list[0].Causes[0] != "it was decoding" {
+			t.Errorf("%s: suspected are %+v", name, list)
+		}
+		for _, e := range f.decode {
+			if f.server(e).Health().Up {
+				e.ClearFaults()
+			}
+		}
+		f.served(f.asks(api.Chat, more(api.Chat, true)+`,"user":"another"`))
+		f.nothingIsLeft()
 	}
 }
 
@@ -74,13 +152,7 @@ func TestRun_ServersThatDiedBeforeTheyReadARequestDidNotDieOfIt(t *testing.T) {
 	if list := f.Suspects.List(time.Now()); len(list) != 0 {
 		t.Errorf("suspected are %+v", list)
 	}
-	down := 0
-	for _, s := range f.Fleet.Servers() {
-		if !s.Health().Up {
-			down++
-		}
-	}
-	if down != 2 {
+	if down := f.down(); down != 2 {
 		t.Errorf("%d servers are known to be down", down)
 	}
 	f.nothingIsLeft()
@@ -231,6 +303,28 @@ func TestMarkDownIfDead_ByALookOrByItsWord(t *testing.T) {
 		}
 		if c.died && s.Health().Reason != c.reason {
 			t.Errorf("%s: it is out, since %q", name, s.Health().Reason)
+		}
+	}
+}
+
+// A server that is found dead died of no stream whose leg behind prefill's token it never read, and of none that was cut
+// because it was known to be down.
+func TestMarkDownIfStreamKilled_ByAStreamThatWasReadAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		broken       error
+		killed, down bool
+	}{
+		"it was lost":               {io.ErrUnexpectedEOF, true, true},
+		"behind prefill's token":    {&LegError{Leg: DecodeLeg, Kind: Broken, Err: io.ErrUnexpectedEOF}, true, true},
+		"not sent behind it":        {&LegError{Leg: DecodeLeg, Kind: Unsent, Err: syscall.ECONNREFUSED}, false, true},
+		"not read behind it":        {&LegError{Leg: DecodeLeg, Kind: Broken, Err: enginehttp.ErrUnread}, false, true},
+		"the server is known down":  {errServerDown, false, false},
+		"the engine sent its error": {errErrorEvent, false, false},
+	} {
+		f := newEngineFleet(t, fleetShape{decode: 1})
+		f.decode[0].SetFault(engine.Fault{Kind: engine.FaultRefuse})
+		if killed := f.markDownIfStreamKilled(t.Context(), f.server(f.decode[0]).ID(), &BrokenStreamError{Err: c.broken}); killed != c.killed || f.down() == 1 != c.down {
+			t.Errorf("%s: killed %v, %d are down", name, killed, f.down())
 		}
 	}
 }

@@ -191,6 +191,9 @@ func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
 		b.decode.RecordBrokenStream(broken)
 		o.Metrics.brokenAfter.WithLabelValues(server.ID()).Inc()
 		o.Log.Warn("the stream of a leg broke", "request_id", st.req.ID, "server", server.ID(), "error", broken.Err.Error())
+		if !o.continuesStreamOf(st) { // else continueStream has looked
+			o.recordDeathBehind(st, server.ID(), broken)
+		}
 	}
 	if r.Recomputed {
 		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()

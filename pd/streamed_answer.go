@@ -241,6 +241,9 @@ func (a streamedAnswer) behind(ctx context.Context, st *requestState, b *binding
 	o.Log.Error("decode failed behind prefill's token", "request_id", st.req.ID, "server", failed.Server, "error", failed.Error())
 	broken := &BrokenStreamError{Message: "decode failed behind the first token", Err: failed, Status: failed.Status, Event: failed.engineMessage()}
 	st.recordEnd(o.Decisions, b, broken)
+	if !o.continuesStreamOf(st) { // else continueStream looks
+		o.recordDeathBehind(st, failed.Server, broken)
+	}
 	return nil, broken
 }
 
@@ -281,8 +284,7 @@ func (a streamedAnswer) relay(ctx context.Context, st *requestState, b *binding)
 		a.observeMargin(st, b, time.Now())
 	}
 	switch {
-	case !o.Config.ContinueStreams:
-	case st.transcript != nil:
+	case o.continuesStreamOf(st):
 		answer.Stream.continueOn = func(broken *BrokenStreamError) (*Stream, []byte, error) { return o.continueStream(ctx, st, broken) }
 	case st.notContinuedFor != "":
 		answer.Stream.continueOn = func(*BrokenStreamError) (*Stream, []byte, error) {
