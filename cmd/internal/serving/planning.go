@@ -104,12 +104,7 @@ func (n *Node) plan(reg *prometheus.Registry) {
 	}
 	meter := demand.NewMeter(now)
 	meter.Queued, meter.CacheSavings = n.queued, n.orchestrator.Binder.CacheSavings
-	n.server.SetObserver(func(a gateway.Arrival) gateway.Observation {
-		if a.ITL == 0 {
-			a.ITL = n.cfg.scaling.ITL.Of(a.Model, a.Model) // what decode servers are planned for
-		}
-		return meter.RecordArrival(demand.Arrival(a))
-	})
+	n.server.SetObserver(func(a gateway.Arrival) gateway.Observation { return meter.RecordArrival(demand.Arrival(a)) })
 	n.planner = autoscale.NewScaler(n.cfg.scaling.Config, n.fleet, meter, shared, n.log)
 	n.planner.Publish, n.planner.OnDraining = n.publishTargets, n.setPodCosts
 	n.orchestrator.ScaleFromZero = &scalefromzero.Activator{Config: n.cfg.pd.hold, Base: n.planner.Base, Models: n.planner.Models, Begin: n.planner.PlanNow}

@@ -123,6 +123,25 @@ func TestPlan_ReportsWhatWaitsInTheGateway(t *testing.T) {
 	}
 }
 
+// What decode servers are planned for without an objective is none: no answer is judged by it, and no alert burns.
+func TestPlan_JudgesNoObjectiveThatIsNotSet(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) {
+		cfg.scaling.Every = 50 * time.Millisecond
+		cfg.pd.TTFT.All = time.Minute
+	}})
+	if a := c.post("/v1/completions", fmt.Sprintf(`{"model":%q,"stream":true,"prompt":"river","max_tokens":4}`, testModel)); a.status != http.StatusOK {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	judged := func(slo string) bool {
+		return strings.Contains(c.get("/metrics").body, fmt.Sprintf("tandem_slo_attainment_ratio{model=%q,slo=%q}", testModel, slo))
+	}
+	eventuallyIn(t, 40*time.Second, "a bin with its end is over", func() bool { return judged("ttft") })
+	if judged("itl") {
+		t.Error("answers are judged by an objective that nobody has set")
+	}
+}
+
 // With hardware to choose from each kind has its own number, and their sum is the pool's.
 func TestPlan_ChoosesTheHardware(t *testing.T) {
 	t.Parallel()
