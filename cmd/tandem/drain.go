@@ -24,7 +24,9 @@ func drainCommand() *cobra.Command {
 		Short: "Send a server no new requests, and wait until it has none",
 		Long: `Send a server no new requests; what it is serving runs to its end. SERVER is its name in
 /debug/servers, such as 10.0.0.3:8000 or 10.0.0.3:8000/dp1.
-Gateways that share a Redis all do so, also those that start later.`,
+Gateways that share a Redis all do so, also those that start later.
+With --wait it ends with an error where the server leaves the configuration meanwhile: its
+requests run on, and the gateway cannot say when they have ended.`,
 		Example: "  tandem drain 10.0.0.3:8000 --wait && kubectl delete pod decode-3\n  tandem drain 10.0.0.3:8000 --undo",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -77,6 +79,16 @@ func serverNames(ctx context.Context, admin adminport.Port, begun string) (names
 // drainPoll is the time between two looks at a server that drains.
 const drainPoll = 500 * time.Millisecond
 
+// errLeft is the end of a wait for a server that the gateway knows no more. What it was sent runs on, here and through
+// other gateways, and nothing counts it; left is how much that was when it was last seen, -1 if never.
+func errLeft(server string, left int) error {
+	seen := "how many requests it had is not known"
+	if left >= 0 {
+		seen = fmt.Sprintf("it had %d when it was last seen", left)
+	}
+	return fmt.Errorf("%s has left the configuration while it drained, and the gateway cannot say whether its requests have ended: %s", server, seen)
+}
+
 // awaitDrained waits until a server has no request of the gateway, and says how many are left
 // when that changes.
 func awaitDrained(ctx context.Context, admin adminport.Port, server string, out io.Writer) error {
@@ -89,8 +101,7 @@ func awaitDrained(ctx context.Context, admin adminport.Port, server string, out 
 		}
 		at := slices.IndexFunc(servers, func(s gateway.ServerStatus) bool { return s.ID == server })
 		if at < 0 {
-			_, _ = fmt.Fprintln(out, server, "is gone")
-			return nil
+			return errLeft(server, last)
 		}
 		if !servers[at].Draining {
 			return fmt.Errorf("%s does not drain any more", server)
