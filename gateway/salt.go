@@ -78,7 +78,8 @@ func asChat(req *pd.Request, engines []pools.Identity) (*pd.Request, error) {
 	if req.Dialect != api.Messages || slices.ContainsFunc(engines, other) || !keepSalt(api.Chat, engines) {
 		return nil, errNoTranslation
 	}
-	body, err := messages.ToChat(req.Body, messages.Engine(engines[0].Engine))
+	before024 := func(e pools.Identity) bool { return !e.IsSince(0, 24) }
+	body, err := messages.ToChat(req.Body, messages.Engine{Name: engines[0].Engine, JoinsResults: !slices.ContainsFunc(engines, before024)})
 	if err != nil {
 		return nil, err
 	}

@@ -66,7 +66,7 @@ func (c *conversation) system(system api.Value) error {
 	if len(texts) == 0 || len(texts) == 1 && string(texts[0]) == `""` {
 		return nil
 	}
-	if c.engine == VLLM {
+	if c.engine.Name == VLLM {
 		between = ""
 	}
 	for _, t := range texts {
@@ -74,7 +74,7 @@ func (c *conversation) system(system api.Value) error {
 		if !ok || len(texts) == 1 && strings.TrimSpace(text) == "" {
 			return inexact("a system prompt of white space")
 		}
-		if c.engine == VLLM && strings.HasPrefix(text, attribution) {
+		if c.engine.Name == VLLM && strings.HasPrefix(text, attribution) {
 			return inexact("an attribution in the system prompt, which only some versions of vLLM leave out")
 		}
 	}

@@ -9,10 +9,13 @@
 //     request_conversion.py, response_conversion.py and serving.py, and the serving.py
 //     of before, which had all of it;
 //   - vLLM 0.32.0: vllm/entrypoints/anthropic/serving.py, and its versions since 0.11.1.
+//     A tool_result that is a list was written as Python writes one at first (0.11.1, and #34053 of
+//     February 2026 still complains); its texts are joined by line ends since before #40190 of
+//     April 2026, and so in 0.24, which is later.
 //
 // What their versions do differently is refused with an *InexactError: text before a
-// tool_result, empty text, system messages inside the conversation, and for vLLM a
-// tool_result that is a list. So is what has no place in chat or needs the engine's
+// tool_result, empty text, system messages inside the conversation, and for vLLM before
+// 0.24 a tool_result that is a list. So is what has no place in chat or needs the engine's
 // template: images, documents, thinking, server tools, and every field and block that is
 // not named here. cache_control and metadata mean nothing to the engines and are dropped.
 //
@@ -20,12 +23,15 @@
 package messages
 
 // Engine is the engine whose conversion is followed.
-type Engine string
+type Engine struct {
+	Name         string // SGLang or VLLM: the conversion of no other is known
+	JoinsResults bool   // of vLLM: it is known to join the texts of a tool_result, as it does since 0.24
+}
 
-// The engines whose conversions are known, by the names that pools.Identity has.
+// The names are those that pools.Identity has.
 const (
-	SGLang Engine = "sglang"
-	VLLM   Engine = "vllm"
+	SGLang = "sglang"
+	VLLM   = "vllm"
 )
 
 // InexactError says what of a request cannot be translated exactly, in words that repeat

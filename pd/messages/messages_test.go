@@ -24,7 +24,9 @@ func TestGolden(t *testing.T) {
 				line := strings.TrimSpace(line)
 				switch d.Cmd {
 				case "sglang", "vllm":
-					out.WriteString(chatOf(t, line, Engine(d.Cmd)) + "\n")
+					out.WriteString(chatOf(t, line, Engine{Name: d.Cmd}) + "\n")
+				case "vllm-0.24":
+					out.WriteString(chatOf(t, line, Engine{Name: VLLM, JoinsResults: true}) + "\n")
 				case "answer":
 					got, err := FromChat([]byte(line))
 					out.WriteString(orError(got, err) + "\n")
@@ -57,7 +59,7 @@ func chatOf(t *testing.T, request string, engine Engine) string {
 
 // What is refused is refused for every engine whose conversion is not known, too.
 func TestToChat_KnowsTheEngine(t *testing.T) {
-	if got := chatOf(t, `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}]}`, "trtllm"); !strings.HasPrefix(got, "error: ") {
+	if got := chatOf(t, `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"x"}]}`, Engine{Name: "trtllm"}); !strings.HasPrefix(got, "error: ") {
 		t.Error(got)
 	}
 }
@@ -99,9 +101,9 @@ func FuzzToChat(f *testing.F) {
 		if err != nil {
 			return
 		}
-		engine := VLLM
+		engine := Engine{Name: VLLM, JoinsResults: true}
 		if sglang {
-			engine = SGLang
+			engine.Name = SGLang
 		}
 		out, err := ToChat(request, engine)
 		if err != nil {
@@ -202,7 +204,7 @@ func BenchmarkToChat_Adversarial(b *testing.B) {
 			}
 			b.SetBytes(int64(request.Len()))
 			for b.Loop() {
-				_, _ = ToChat(request, SGLang) // refused or not: its time counts
+				_, _ = ToChat(request, Engine{Name: SGLang}) // refused or not: its time counts
 			}
 		})
 	}

@@ -16,7 +16,7 @@ var requestFields = []string{
 // Messages request, or an *InexactError. A streamed one asks for the usage in every event:
 // a message's first event has the prompt's.
 func ToChat(request api.Body, engine Engine) ([]byte, error) {
-	if engine != SGLang && engine != VLLM {
+	if engine.Name != SGLang && engine.Name != VLLM {
 		return nil, inexact("the engine's conversion is not known")
 	}
 	if err := onlyFields(request, requestFields); err != nil {

@@ -25,7 +25,7 @@ func chatTools(request api.Body, engine Engine, seen *parts) ([]api.Edit, error)
 		tools, names = append(tools, tool), append(names, name)
 	}
 	if len(tools) == 0 {
-		if !choice.Null() || list.IsArray() && engine == VLLM {
+		if !choice.Null() || list.IsArray() && engine.Name == VLLM {
 			return nil, inexact("a choice of tools without tools, or an empty list of them")
 		}
 		return nil, nil
@@ -64,7 +64,7 @@ func chatTool(raw api.Value, engine Engine) (tool api.Value, name string, err er
 		function = append(function, api.Edit{Key: "description", Value: description})
 	case !description.Null():
 		return nil, "", inexact("a description that is no text")
-	case engine == SGLang:
+	case engine.Name == SGLang:
 		function = append(function, api.Edit{Key: "description", Value: []byte(`""`)})
 	}
 	function = append(function, api.Edit{Key: "parameters", Value: schema.Bytes()})
@@ -142,17 +142,29 @@ func (c *conversation) toolResult(block api.Body) error {
 	switch {
 	case content.Null():
 		content = api.Value(`""`)
-	case content.IsArray() && c.engine == SGLang:
-		texts, err := c.texts(content)
+	case content.IsArray():
+		texts, err := c.resultOf(content)
 		if err != nil {
 			return err
 		}
-		content = contentOf(texts)
+		content = texts
 	case !isText(content):
-		return inexact("a tool_result that is not text")
+		return inexact("a tool_result that is neither a text nor a list of texts")
 	}
 	c.add(api.Edit{Key: "role", Value: []byte(`"tool"`)}, api.Edit{Key: "tool_call_id", Value: id}, api.Edit{Key: "content", Value: content})
 	return nil
+}
+
+// resultOf is what a tool answered in a list of texts: SGLang leaves the list to the template.
+func (c *conversation) resultOf(list api.Value) (api.Value, error) {
+	if c.engine.Name == VLLM && !c.engine.JoinsResults {
+		return nil, inexact("a tool_result that is a list, where vLLM before 0.24 reads one text: join its texts into one")
+	}
+	texts, err := c.texts(list)
+	if err != nil || c.engine.Name == SGLang {
+		return contentOf(texts), err
+	}
+	return joinTexts(texts, `\n`), nil
 }
 
 // contentOf is the content of a message of texts: one is a string, more are parts.

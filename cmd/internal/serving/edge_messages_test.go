@@ -61,6 +61,24 @@ func TestEdge_AMessageAsAChatIsAnsweredAsTheMessage(t *testing.T) {
 	}
 }
 
+// Agents send what a tool answered as a list of texts, which each engine joins in its own way.
+func TestEdge_AToolResultOfTextsIsAnsweredAsTheMessage(t *testing.T) {
+	body := strings.Replace(agentTurn(""), `"content":"rain"`, `"content":[{"type":"text","text":"rain"},{"type":"text","text":"and wind","cache_control":{"type":"ephemeral"}}]`, 1)
+	for name, kind := range map[string]func(*engine.Config){
+		"SGLang": sglangEngine, "vLLM 0.24": func(cfg *engine.Config) { cfg.Version = "0.24.0" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			alone := startTestEngine(t, engine.RoleBoth, kind)
+			c := newCluster(t, shape{prefill: 1, decode: 1, engine: kind, config: withKeys(t, "sk-ada tenant=ada")})
+			want := messageOf(t, askEngine(t, alone, messagesPath, body))
+			if got := messageOf(t, c.post(messagesPath, body, "X-Api-Key", "sk-ada")); got != want {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
 // messageOf says of an answer, streamed or whole, what must not depend on how it was
 // asked: each block, how it ended, and the tokens of prompt and answer.
 func messageOf(t *testing.T, a answer) string {
