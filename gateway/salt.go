@@ -34,6 +34,10 @@ func (x *exchange) salt(req *pd.Request) (*pd.Request, error) {
 	case x.server.cfg.SharedKV:
 		return req, nil
 	}
+	var wrong *messages.InvalidError
+	if errors.As(err, &wrong) {
+		return nil, invalid(wrong.Field, "%s", wrong)
+	}
 	message := "The engines of this model cannot keep tenants apart on " + req.Dialect.Path + ". Use /v1/chat/completions."
 	var inexact *messages.InexactError
 	if errors.As(err, &inexact) {

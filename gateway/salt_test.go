@@ -71,16 +71,37 @@ func TestSalt_AMessageThatGoesOnAsAChat(t *testing.T) {
 	}
 }
 
+// A client's plain mistake is called that, and not that engines cannot keep tenants apart.
+func TestSalt_AMistakeInAMessageIsNoMatterOfTenants(t *testing.T) {
+	spec := alone(t)
+	spec.URL = listing(t, `{"data":[{"id":"m","owned_by":"vllm"}]}`)
+	e := &engines{answer: response(200, "application/json", chat)}
+	g := run(t, usual(t, "ada"), e.roundTrip, spec)
+	for body, want := range map[string]string{
+		`{"model":"m","messages":[{"role":"user","content":"hi"}]}`:                                                   "max_tokens: Field required",
+		`{"model":"m","max_tokens":0,"messages":[{"role":"user","content":"hi"}]}`:                                    "max_tokens: ",
+		`{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"hi"},{"role":"tool","content":"secret"}]}`: "messages.1.role: ",
+		`{"model":"m","max_tokens":5,"messages":[{"role":"user"}]}`:                                                   "messages.0.content: Field required",
+		`{"model":"m","max_tokens":5,"messages":[{"role":"user","content":7}]}`:                                       "messages.0.content: ",
+	} {
+		got := g.ask("POST", "/v1/messages", body, as("ada")...)
+		message := gjson.Get(got.body, "error.message").String()
+		if got.status != 400 || !strings.HasPrefix(message, want) || strings.Contains(message, "tenants") || strings.Contains(message, "secret") || len(e.take()) != 0 {
+			t.Errorf("%s: %d %s", body, got.status, got.body)
+		}
+	}
+}
+
 // What no chat means the same as is refused, or sent without a salt where operators say so.
 func TestSalt_AMessageThatNoChatMeans(t *testing.T) {
 	spec, other := alone(t), alone(t)
 	spec.URL, other.URL = listing(t, `{"data":[{"id":"m","owned_by":"vllm"}]}`), listing(t, `{"data":[{"id":"m","owned_by":"sglang"}]}`)
 	e := &engines{answer: response(200, "application/json", `{"type":"message","content":[{"type":"text","text":"a"}],"usage":{"input_tokens":1,"output_tokens":1}}`)}
-	const inexact = `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":7}]}`
+	const inexact = `{"model":"m","max_tokens":5,"messages":[{"role":"user","content":[{"type":"image"}]}]}`
 	of := usual(t, "ada")
 	g := run(t, of, e.roundTrip, spec)
 	got := g.ask("POST", "/v1/messages", inexact, as("ada")...)
-	if message := gjson.Get(got.body, "error.message").String(); got.status != 400 || !strings.Contains(message, "/v1/chat/completions") || !strings.Contains(message, "content must be") || len(e.take()) != 0 {
+	if message := gjson.Get(got.body, "error.message").String(); got.status != 400 || !strings.Contains(message, "/v1/chat/completions") || !strings.Contains(message, "a block that is not text") || len(e.take()) != 0 {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 	mixed := run(t, usual(t, "ada"), e.roundTrip, spec, other)

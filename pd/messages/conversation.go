@@ -2,6 +2,7 @@ package messages
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -34,10 +35,12 @@ func chatMessages(request api.Body, engine Engine, seen *parts) ([]byte, error) 
 	if err := c.system(request.Get("system")); err != nil {
 		return nil, err
 	}
+	at := 0
 	for message := range request.Get("messages").Elements() {
-		if err := c.message(message); err != nil {
+		if err := c.message(message, at); err != nil {
 			return nil, err
 		}
+		at++
 	}
 	return api.List(c.messages), nil
 }
@@ -91,8 +94,8 @@ func joinTexts(texts []api.Value, between string) []byte {
 	return append(append([]byte{'"'}, bytes.Join(inner, []byte(between))...), '"')
 }
 
-// message translates one turn.
-func (c *conversation) message(message api.Value) error {
+// message translates one turn, the at-th from 0.
+func (c *conversation) message(message api.Value, at int) error {
 	if err := c.parts.add(); err != nil {
 		return err
 	}
@@ -105,17 +108,26 @@ func (c *conversation) message(message api.Value) error {
 	}
 	role, content := m.Get("role"), m.Get("content")
 	name, _ := role.String()
-	if name != "user" && name != "assistant" {
-		return inexact("a message whose role is neither user nor assistant")
+	switch {
+	case name == "system":
+		return inexact("a system message inside the conversation")
+	case name != "user" && name != "assistant":
+		return invalidIn(at, "role", `must be "user" or "assistant"`)
+	case content.Null():
+		return invalidIn(at, "content", fieldRequired)
 	}
 	if isText(content) {
 		c.add(api.Edit{Key: "role", Value: role}, api.Edit{Key: "content", Value: content})
 		return nil
 	}
 	if !content.IsArray() {
-		return inexact("content must be a text or a list of blocks")
+		return invalidIn(at, "content", "must be a text or a list of blocks")
 	}
 	return c.blocksOf(name, content)
+}
+
+func invalidIn(message int, field, what string) error {
+	return &InvalidError{fmt.Sprintf("messages.%d.%s", message, field), what}
 }
 
 // blocksOf translates the blocks of one turn: results of tools become messages of their

@@ -19,6 +19,8 @@
 // template: images, documents, thinking, server tools, and every field and block that is
 // not named here. cache_control and metadata mean nothing to the engines and are dropped.
 //
+// What every version refuses is an *InvalidError.
+//
 // All of it is pure: bytes in, bytes out.
 package messages
 
@@ -41,5 +43,13 @@ type InexactError struct {
 }
 
 func (e *InexactError) Error() string { return "not translatable exactly: " + e.What }
+
+// InvalidError names a field that no engine takes as it is, and says why.
+type InvalidError struct {
+	Field string
+	What  string
+}
+
+func (e *InvalidError) Error() string { return e.Field + ": " + e.What }
 
 func inexact(what string) error { return &InexactError{What: what} }

@@ -13,11 +13,14 @@ var requestFields = []string{
 }
 
 // ToChat returns the body of the chat request that the engine itself would make of a
-// Messages request, or an *InexactError. A streamed one asks for the usage in every event:
+// Messages request, or an *InexactError or *InvalidError. A streamed one asks for the usage in every event:
 // a message's first event has the prompt's.
 func ToChat(request api.Body, engine Engine) ([]byte, error) {
 	if engine.Name != SGLang && engine.Name != VLLM {
 		return nil, inexact("the engine's conversion is not known")
+	}
+	if err := hasLimit(request); err != nil {
+		return nil, err
 	}
 	if err := onlyFields(request, requestFields); err != nil {
 		return nil, err
@@ -50,11 +53,23 @@ func onlyFields(object api.Body, known []string) error {
 	return nil
 }
 
+// fieldRequired is how engines say that a field is missing.
+const fieldRequired = "Field required"
+
+// hasLimit checks the bound on the answer, which a message must have.
+func hasLimit(request api.Body) error {
+	value := request.Get("max_tokens")
+	if value.Null() {
+		return &InvalidError{"max_tokens", fieldRequired}
+	}
+	if n, ok := value.Int(); !ok || n < 1 {
+		return &InvalidError{"max_tokens", "must be a positive whole number"}
+	}
+	return nil
+}
+
 // chatSettings are the fields besides messages and tools. Values go as they came.
 func chatSettings(request api.Body) (edits []api.Edit, err error) {
-	if n, ok := request.Get("max_tokens").Int(); !ok || n < 1 {
-		return nil, inexact("max_tokens must be a positive whole number")
-	}
 	for _, field := range []struct {
 		name, chat string
 		valid      func(api.Value) bool
