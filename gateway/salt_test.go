@@ -92,6 +92,28 @@ func TestSalt_AMistakeInAMessageIsNoMatterOfTenants(t *testing.T) {
 	}
 }
 
+// A field that has no place in a chat is named, by no more of it than a person needs, and never its value.
+func TestSalt_NamesTheFieldThatNoChatHas(t *testing.T) {
+	spec := alone(t)
+	spec.URL = listing(t, `{"data":[{"id":"m","owned_by":"vllm"}]}`)
+	e := &engines{answer: response(200, "application/json", chat)}
+	g := run(t, usual(t, "ada"), e.roundTrip, spec)
+	long := strings.Repeat("x", 1000)
+	for field, want := range map[string]string{
+		`"thinking":{"type":"secret"},"messages":[{"role":"user","content":"hi"}]`:                               `the field "thinking"`,
+		`"` + long + `":"secret","messages":[{"role":"user","content":"hi"}]`:                                    `the field "` + long[:64] + `"`,
+		`"messages":[{"role":"user","content":"hi","name":"secret"}]`:                                            `the field "name" of a message`,
+		`"messages":[{"role":"user","content":[{"type":"text","text":"hi","citations":["secret"]}]}]`:            `the field "citations" of a text block`,
+		`"messages":[{"role":"user","content":"hi"}],"tools":[{"name":"f","input_schema":{},"strict":"secret"}]`: `the field "strict" of a tool`,
+	} {
+		got := g.ask("POST", "/v1/messages", `{"model":"m","max_tokens":5,`+field+`}`, as("ada")...)
+		message := gjson.Get(got.body, "error.message").String()
+		if got.status != 400 || !strings.Contains(message, want+".") || strings.Contains(message, "secret") || len(e.take()) != 0 {
+			t.Errorf("%d %s, want %s", got.status, got.body, want)
+		}
+	}
+}
+
 // What no chat means the same as is refused, or sent without a salt where operators say so.
 func TestSalt_AMessageThatNoChatMeans(t *testing.T) {
 	spec, other := alone(t), alone(t)

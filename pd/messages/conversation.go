@@ -103,7 +103,7 @@ func (c *conversation) message(message api.Value, at int) error {
 	if !ok {
 		return inexact("a message must be an object in which no field appears twice")
 	}
-	if err := onlyFields(m, []string{"role", "content"}); err != nil {
+	if err := onlyFields(m, "a message", "role", "content"); err != nil {
 		return err
 	}
 	role, content := m.Get("role"), m.Get("content")
@@ -217,7 +217,7 @@ func (c *conversation) texts(list api.Value) (texts []api.Value, err error) {
 
 // textOf returns the text of a text block as it is written.
 func textOf(block api.Body) (api.Value, error) {
-	if err := onlyFields(block, []string{"type", "text", "cache_control"}); err != nil {
+	if err := onlyFields(block, "a text block", "type", "text", "cache_control"); err != nil {
 		return nil, err
 	}
 	text := block.Get("text")

@@ -37,7 +37,7 @@ const (
 )
 
 // InexactError says what of a request cannot be translated exactly, in words that repeat
-// nothing of it.
+// nothing of it but the beginning of a field's name.
 type InexactError struct {
 	What string
 }

@@ -1,6 +1,7 @@
 package messages
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -22,7 +23,7 @@ func ToChat(request api.Body, engine Engine) ([]byte, error) {
 	if err := hasLimit(request); err != nil {
 		return nil, err
 	}
-	if err := onlyFields(request, requestFields); err != nil {
+	if err := onlyFields(request, "", requestFields...); err != nil {
 		return nil, err
 	}
 	seen := new(parts)
@@ -42,13 +43,17 @@ func ToChat(request api.Body, engine Engine) ([]byte, error) {
 	return api.Body{}.With(slices.Concat(edits, settings, tools)...).Bytes(), nil
 }
 
-// onlyFields reports fields of an object that are not known. null counts as absent, as it
-// does for engines.
-func onlyFields(object api.Body, known []string) error {
+// onlyFields names a field of an object that is not known, and what the object is: "" is the request. null counts as
+// absent, as it does for engines. A name is the client's, and as long as that likes.
+func onlyFields(object api.Body, of string, known ...string) error {
 	for _, key := range object.Keys() {
-		if !slices.Contains(known, key) && !object.Get(key).Null() {
-			return inexact("a field that the translation does not know")
+		if slices.Contains(known, key) || object.Get(key).Null() {
+			continue
 		}
+		if of != "" {
+			of = " of " + of
+		}
+		return inexact(fmt.Sprintf("the field %.64q%s", key, of))
 	}
 	return nil
 }

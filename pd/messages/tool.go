@@ -44,7 +44,7 @@ func chatTool(raw api.Value, engine Engine) (tool api.Value, name string, err er
 	if !ok {
 		return nil, "", inexact("a tool must be an object in which no field appears twice")
 	}
-	if err := onlyFields(t, []string{"type", "name", "description", "input_schema", "cache_control"}); err != nil {
+	if err := onlyFields(t, "a tool", "type", "name", "description", "input_schema", "cache_control"); err != nil {
 		return nil, "", err
 	}
 	if kind, _ := t.Get("type").String(); !t.Get("type").Null() && kind != "custom" {
@@ -80,7 +80,7 @@ func chatChoice(choice api.Value, names []string) ([]byte, error) {
 	if !ok {
 		return nil, inexact("tool_choice must be an object in which no field appears twice")
 	}
-	if err := onlyFields(c, []string{"type", "name", "disable_parallel_tool_use"}); err != nil {
+	if err := onlyFields(c, "tool_choice", "type", "name", "disable_parallel_tool_use"); err != nil {
 		return nil, err
 	}
 	if alone := c.Get("disable_parallel_tool_use"); !alone.Null() && string(alone) != "false" {
@@ -106,7 +106,7 @@ func chatChoice(choice api.Value, names []string) ([]byte, error) {
 
 // toolCall translates a call that the assistant made.
 func (c *conversation) toolCall(block api.Body) (api.Value, error) {
-	if err := onlyFields(block, []string{"type", "id", "name", "input", "cache_control"}); err != nil {
+	if err := onlyFields(block, "a tool_use", "type", "id", "name", "input", "cache_control"); err != nil {
 		return nil, err
 	}
 	id, name, input := block.Get("id"), block.Get("name"), block.Get("input")
@@ -129,7 +129,7 @@ func (c *conversation) toolCall(block api.Body) (api.Value, error) {
 // toolResult translates what a tool answered. Whether it was an error engines do not tell
 // the model.
 func (c *conversation) toolResult(block api.Body) error {
-	if err := onlyFields(block, []string{"type", "tool_use_id", "content", "is_error", "cache_control"}); err != nil {
+	if err := onlyFields(block, "a tool_result", "type", "tool_use_id", "content", "is_error", "cache_control"); err != nil {
 		return err
 	}
 	id, content := block.Get("tool_use_id"), block.Get("content")
