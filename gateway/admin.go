@@ -5,6 +5,7 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,10 +64,30 @@ func Admin(fleet *pools.Fleet, o *pd.Orchestrator, reg prometheus.Gatherer, unre
 				return
 			}
 			o.Log.Info("drain set by an operator", "server", id, "drain", drain)
+			if why := drainsBeside(fleet, id); !drain && why != "" {
+				http.Error(w, id+" goes on draining: "+why, http.StatusConflict)
+				return
+			}
 			w.WriteHeader(http.StatusNoContent)
 		})
 	}
 	return mux
+}
+
+// drainsBeside is what drains a server beside operators and how that ends, "" where nothing does.
+func drainsBeside(fleet *pools.Fleet, id string) string {
+	servers := fleet.Servers()
+	at := slices.IndexFunc(servers, func(s *pools.Server) bool { return s.ID() == id })
+	switch {
+	case at < 0: // it is gone since
+		return ""
+	case servers[at].Drain:
+		return "where it is listed or found says so, of it or of a server of its group. In the configuration file take out its \"drain: true\"; " +
+			"in Kubernetes see its label tandem/drain and whether the pod is ready and stays; where it registers itself leave out --drain"
+	case servers[at].DrainsByScaling():
+		return "scaling in takes it next. It takes requests again when more servers are wanted"
+	}
+	return ""
 }
 
 // RequireToken asks for a token, or where certificates are asked for for a client's that was

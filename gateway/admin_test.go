@@ -132,6 +132,33 @@ func TestAdmin_Servers(t *testing.T) {
 	}
 }
 
+// Who ends an operator's drain of a server that something else drains too learns that it goes on, and where that ends.
+func TestAdmin_UndoOfADrainThatGoesOn(t *testing.T) {
+	listed, found, usualOne := alone(t), alone(t), alone(t)
+	listed.Drain, listed.Group, found.Group = true, "g", "g"
+	usualOne.Unit = "pod-2"
+	g := run(t, usual(t), complete().roundTrip, listed, found, usualOne)
+	ask := adminOf(t, g, func() bool { return false })
+	undo := func(spec pools.Spec, status int, words ...string) {
+		t.Helper()
+		got, body := ask("DELETE", "/drain/"+spec.ID())
+		if got != status {
+			t.Errorf("%s: %d %s, want %d", spec.ID(), got, body, status)
+		}
+		for _, word := range words {
+			if !strings.Contains(body, word) {
+				t.Errorf("%s: %q does not say %q", spec.ID(), body, word)
+			}
+		}
+	}
+	ask("POST", "/drain/"+listed.ID())
+	undo(listed, 409, listed.ID()+" goes on draining", "drain: true", "tandem/drain")
+	undo(found, 409, "its group")
+	undo(usualOne, 204)
+	g.fleet.SetDrainingUnits(map[string]bool{"pod-2": true})
+	undo(usualOne, 409, "scaling in")
+}
+
 // Why a request went where it did is told by its id, as long as it is remembered.
 func TestAdmin_Decisions(t *testing.T) {
 	of := usual(t, "ada may-set=[objectives]")

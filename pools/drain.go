@@ -17,6 +17,9 @@ func (s *Server) Drains() bool {
 	return s.Drain || s.drains.byOperator.Load() || s.drains.byScaling.Load()
 }
 
+// DrainsByScaling reports whether scaling in drains the server.
+func (s *Server) DrainsByScaling() bool { return s.drains.byScaling.Load() }
+
 // SetDrainingUnits drains the servers of some units, because scaling in removes them next,
 // and lets all others that drained for that take requests again. Servers of one group drain
 // together, also where they are of several units: without the others none gets on.

@@ -79,6 +79,8 @@ func TestDrain_EndsWhereThereIsNothingToWaitFor(t *testing.T) {
 			_, _ = w.Write([]byte(servers))
 		case r.URL.Path != "/drain/a:1":
 			http.Error(w, "there is no such server", http.StatusNotFound)
+		case r.Method == http.MethodDelete && servers == "drained by the file":
+			http.Error(w, "a:1 goes on draining: the file says so", http.StatusConflict)
 		case r.Method == http.MethodDelete:
 			w.WriteHeader(http.StatusNoContent)
 		case r.Method == http.MethodPost:
@@ -90,6 +92,7 @@ func TestDrain_EndsWhereThereIsNothingToWaitFor(t *testing.T) {
 		{`[]`, "b:1", "--wait", "", "there is no server b:1"},
 		{`[{"id":"a:1","in_flight_of_all":{"decode":1}}]`, "a:1", "--wait", "", "does not drain any more"},
 		{`[{"id":"a:1","draining":true,"in_flight_of_all":{"decode":1}}]`, "a:1", "--undo", "", ""},
+		{"drained by the file", "a:1", "--undo", "", "a:1 goes on draining: the file says so"},
 		{`nonsense`, "a:1", "--wait", "", "read the gateway's answer"},
 	} {
 		servers = c.servers
