@@ -38,8 +38,11 @@ requests run on, and the gateway cannot say when they have ended.`,
 			if errors.Is(err, adminport.ErrNotFound) {
 				return fmt.Errorf("there is no server %s: %s names them", args[0], admin.Address+"/debug/servers")
 			}
-			if err != nil || undo || !wait {
+			if err != nil {
 				return err
+			}
+			if !wait {
+				return warnOfOthers(cmd.Context(), admin, args[0], undo, cmd.OutOrStdout())
 			}
 			return awaitDrained(cmd.Context(), admin, args[0], cmd.OutOrStdout())
 		},
@@ -76,6 +79,37 @@ func serverNames(ctx context.Context, admin adminport.Port, begun string) (names
 	return names
 }
 
+// statusOf is a server as the gateway has it, false where it has none of the name.
+func statusOf(ctx context.Context, admin adminport.Port, server string) (status gateway.ServerStatus, there bool, err error) {
+	var servers []gateway.ServerStatus
+	if err := admin.Get(ctx, "/debug/servers", &servers); err != nil {
+		return status, false, err
+	}
+	at := slices.IndexFunc(servers, func(s gateway.ServerStatus) bool { return s.ID == server })
+	if at < 0 {
+		return status, false, nil
+	}
+	return servers[at], true, nil
+}
+
+// othersUnaware is said while gateways that share a Redis may go on to send a server requests.
+const othersUnaware = "other gateways may not know yet that it drains"
+
+// warnOfOthers says where other gateways may not know yet what was said of a server: not at once, and not while
+// Redis does not answer.
+func warnOfOthers(ctx context.Context, admin adminport.Port, server string, undo bool, out io.Writer) error {
+	status, _, err := statusOf(ctx, admin, server)
+	switch {
+	case err != nil || !status.Pending:
+		return err
+	case undo:
+		_, err = fmt.Fprintln(out, server, "takes requests again here; other gateways may not know yet")
+	default:
+		_, err = fmt.Fprintf(out, "%s drains here; %s (--wait waits until they do)\n", server, othersUnaware)
+	}
+	return err
+}
+
 // drainPoll is the time between two looks at a server that drains.
 const drainPoll = 500 * time.Millisecond
 
@@ -95,27 +129,26 @@ func awaitDrained(ctx context.Context, admin adminport.Port, server string, out 
 	ticker := time.NewTicker(drainPoll)
 	defer ticker.Stop()
 	for last := -1; ; {
-		var servers []gateway.ServerStatus
-		if err := admin.Get(ctx, "/debug/servers", &servers); err != nil {
+		status, there, err := statusOf(ctx, admin, server)
+		if err != nil {
 			return err
 		}
-		at := slices.IndexFunc(servers, func(s gateway.ServerStatus) bool { return s.ID == server })
-		if at < 0 {
+		if !there {
 			return errLeft(server, last)
 		}
-		if !servers[at].Draining {
+		if !status.Draining {
 			return fmt.Errorf("%s does not drain any more", server)
 		}
 		left := 0
-		for _, requests := range servers[at].OfAll {
+		for _, requests := range status.OfAll {
 			left += requests
 		}
-		switch pending := servers[at].Pending; {
+		switch pending := status.Pending; {
 		case left == 0 && !pending:
 			_, _ = fmt.Fprintln(out, server, "has no request any more")
 			return nil
 		case left != last && pending:
-			_, _ = fmt.Fprintf(out, "%s has requests of this gateway: %d; other gateways may not know yet that it drains\n", server, left)
+			_, _ = fmt.Fprintf(out, "%s has requests of this gateway: %d; %s\n", server, left, othersUnaware)
 		case left != last:
 			_, _ = fmt.Fprintf(out, "%s has requests: %d\n", server, left)
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -99,6 +100,38 @@ func TestDrain_EndsWhereThereIsNothingToWaitFor(t *testing.T) {
 		out, err := run(t, "drain", c.server, c.flag, "--admin", admin.URL)
 		if out != c.out || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s of %s: %q, %v", c.flag, c.server, out, err)
+		}
+	}
+}
+
+// Without --wait, and with --undo, the command says where other gateways may not know yet what it has said to this one:
+// while Redis is down they go on as before.
+func TestDrain_SaysThatOtherGatewaysMayNotKnow(t *testing.T) {
+	pending := true
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/debug/servers" {
+			_, _ = fmt.Fprintf(w, `[{"id":"b:1"},{"id":"a:1","draining":true,"drain_pending":%v}]`, pending)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	defer admin.Close()
+	for _, c := range []struct {
+		server  string
+		pending bool
+		flags   []string
+		out     string
+	}{
+		{"a:1", true, nil, "a:1 drains here; other gateways may not know yet that it drains (--wait waits until they do)\n"},
+		{"a:1", true, []string{"--undo"}, "a:1 takes requests again here; other gateways may not know yet\n"},
+		{"a:1", false, nil, ""},
+		{"a:1", false, []string{"--undo"}, ""},
+		{"gone:1", true, nil, ""},
+	} {
+		pending = c.pending
+		out, err := run(t, append([]string{"drain", c.server, "--admin", admin.URL}, c.flags...)...)
+		if out != c.out || err != nil {
+			t.Errorf("%s %v, pending %v: %q, %v", c.server, c.flags, c.pending, out, err)
 		}
 	}
 }
