@@ -64,6 +64,7 @@ func (x *exchange) applyPolicy(h header, req *pd.Request) error {
 	if err != nil {
 		return err
 	}
+	x.class = policy.Class
 	req.Class, req.Tenant, req.Deadline = policy.Class, policy.Tenant, policy.Deadline
 	req.TTFT, req.ITL = policy.TTFT, policy.ITL
 	if !req.Dialect.Split {

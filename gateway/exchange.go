@@ -36,7 +36,7 @@ type exchange struct {
 	path    string              // label: how it came
 	model   string              // label: a model that is served, else "unknown"
 	key     *access.Key         // nil until it is known
-	class   int                 // of priority, as its key allows
+	class   int                 // of priority: its key's, once its headers were read as they ask and the key allows
 	charge  *access.QuotaCharge // nil until it is admitted
 	start   time.Time
 	conn    *clientConn     // nil: a proxy asks
@@ -173,8 +173,11 @@ func liesIn(body api.Body, read []byte) bool {
 
 // checkHeader finds the key of a request, and the coding of its body, before that is read.
 func (x *exchange) checkHeader(h header) (coding string, err error) {
-	x.key, coding, err = x.server.checkHeader(h)
-	return coding, err
+	if x.key, coding, err = x.server.checkHeader(h); err != nil {
+		return "", err
+	}
+	x.class = x.key.Class
+	return coding, nil
 }
 
 // checkHeader is exchange's.
@@ -201,7 +204,6 @@ func (x *exchange) accept(h header, body []byte, coding string) (req *pd.Request
 	if err = x.applyPolicy(h, req); err != nil {
 		return nil, err
 	}
-	x.class = req.Class
 	if err = x.knownModel(req); err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pd/scalefromzero"
 	"github.com/tandem-gateway/tandem/pools"
@@ -217,6 +218,31 @@ func TestExchange_IsCounted(t *testing.T) {
 	second := time.Now().Add(time.Second) // the present one is not over
 	if report := g.server.LoadReport(second); report.GetRpsFractional() != 0.4 || report.GetEps() != 0.1 {
 		t.Errorf("of four requests in ten seconds one failed: %v and %v a second", report.GetRpsFractional(), report.GetEps())
+	}
+}
+
+// A request of a tenant is counted in the class of its key however early it is refused, and in the one that it asks
+// for once that is known.
+func TestExchange_ARefusedRequestIsCountedInTheClassOfItsKey(t *testing.T) {
+	g := run(t, usual(t, "ada class=batch max-output-tokens=8", "bob max-output-tokens=8"), complete().roundTrip, alone(t))
+	for i, x := range []struct {
+		key, class, body string
+		headers          []string
+	}{
+		{"ada", "batch", `{"model":"m",`, nil},
+		{"bob", "standard", `{"model":"m",`, nil},
+		{"ada", "batch", `{"model":"m","prompt":"hi"}`, []string{access.DeadlineHeader, "soon"}},
+		{"ada", "batch", `{"model":"m","prompt":"hi","max_tokens":9}`, nil},
+		{"bob", "batch", `{"model":"m","prompt":"hi","max_tokens":9}`, []string{access.PriorityHeader, "batch"}},
+	} {
+		counted := g.server.metrics.tenantRequests.WithLabelValues(x.key, x.class, "bad_request")
+		before := testutil.ToFloat64(counted)
+		if got := g.post(x.body, append(as(x.key), x.headers...)...); got.status != 400 {
+			t.Errorf("%d: %d %s", i, got.status, got.body)
+		}
+		if n := testutil.ToFloat64(counted) - before; n != 1 {
+			t.Errorf("%d: %v of %s in %s, want 1", i, n, x.key, x.class)
+		}
 	}
 }
 
