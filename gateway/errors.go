@@ -47,7 +47,7 @@ func (f *failure) lacksCapacity() bool {
 // in is the failure with the status that the API has for it: Anthropic's SDKs have an error of
 // its own for a service that is at capacity, which they know by its number.
 func (f failure) in(d *api.Dialect) failure {
-	if d.Anthropic && f.text.Status == http.StatusServiceUnavailable && f.text.Code == "overloaded" {
+	if d.Anthropic && f.shed() {
 		f.text.Status = api.StatusOverloaded
 	}
 	return f
@@ -102,7 +102,7 @@ func explain(err error) failure {
 }
 
 // shed reports whether a request is refused because others come first, which endpoint pickers say
-// by 429: 503 is for servers that are not there.
+// by 429, and Anthropic's API by 529: 503 is for servers that are not there.
 func (f failure) shed() bool {
 	return f.outcome == "overloaded" || f.outcome == "displaced" || f.outcome == "deadline"
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pd/scalefromzero"
@@ -73,6 +74,27 @@ func TestExplain(t *testing.T) {
 	}
 	if f := explain(&pd.LegError{Kind: pd.Busy, RetryAfter: time.Minute}); f.retryAfter != time.Minute {
 		t.Errorf("an engine asked to be left alone for a minute, the client is told %v", f.retryAfter)
+	}
+}
+
+// On Anthropic's APIs all refusals for want of capacity are 529, and 503 is left to servers that are not there and to a
+// gateway that ends; elsewhere both are 503.
+func TestExplain_AnthropicsStatusOfCapacity(t *testing.T) {
+	for _, x := range []struct {
+		err                 error
+		messages, elsewhere int
+	}{
+		{queue.ErrDeadline, 529, 503},
+		{queue.ErrDisplaced, 529, 503},
+		{queue.ErrFull, 529, 503},
+		{&pd.LegError{Kind: pd.Busy, Status: 503}, 529, 503},
+		{&pd.NoServerError{Role: pools.Decode}, 503, 503},
+		{errStopping, 503, 503},
+	} {
+		f := explain(x.err)
+		if m, e := f.in(api.Messages).text.Status, f.in(api.Chat).text.Status; m != x.messages || e != x.elsewhere {
+			t.Errorf("%v: %d and %d, want %d and %d", x.err, m, e, x.messages, x.elsewhere)
+		}
 	}
 }
 

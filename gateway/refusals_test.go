@@ -74,7 +74,8 @@ func (r *refusals) check(name string, d *api.Dialect, got reply, want wanted) {
 	body := gjson.Parse(got.body)
 	message := body.Get("error.message").String()
 	r.said = append(r.said, message)
-	if d.Anthropic && want.status == 503 && strings.Contains(message, "at capacity") || d.Anthropic && strings.Contains(message, "servers are busy") {
+	lacksRoom := strings.Contains(message, "at capacity") || strings.Contains(message, "servers are busy") || strings.Contains(message, "the request's deadline")
+	if d.Anthropic && want.status == 503 && lacksRoom {
 		want.status = 529
 	}
 	if got.status != want.status || got.err != nil {
