@@ -155,3 +155,17 @@ decode  wanted 5 ready 6 pending 2 waiting 3 by kv stale false
 		t.Errorf("with old signals\n%s", got)
 	}
 }
+
+// What is wanted is not known before the first plan that signals allow, as after a Redis that lost the plans.
+func TestStatus_IsUnknownBeforeTheFirstPlan(t *testing.T) {
+	c := newClock()
+	s := NewScaler(testConfig(), newFleet(t), demand.NewMeter(c.Now), nil, slog.New(slog.DiscardHandler))
+	d := &Decision{At: c.Now()}
+	s.current.Store(&plans{Models: map[string]*Decision{"m": d}})
+	for _, known := range []bool{false, true} {
+		d.Plan.Known = known
+		if all := s.Status(); len(all) != 2 || all[0].Known != known || all[1].Known != known {
+			t.Errorf("want both pools, known: %v: %+v", known, all)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 // PoolStatus is what is wanted of a pool beside what it has.
 type PoolStatus struct {
 	Wanted
+	Known   bool // signals have allowed a plan; else Servers says nothing
 	Ready   int  // units that serve; of elastic engines, ranks
 	Pending int  // that were asked for and do not serve yet; of the role as a whole
 	Stale   bool // the signals are too old for anything to go by
@@ -30,7 +31,7 @@ func (s *Scaler) Status() []PoolStatus {
 }
 
 func (d *Decision) status(w Wanted, stale bool) PoolStatus {
-	st := PoolStatus{Wanted: w, Stale: stale}
+	st := PoolStatus{Wanted: w, Known: d.Plan.Known, Stale: stale}
 	for i := range d.State.Hardware {
 		k := &d.State.Hardware[i]
 		if k.Role.String() == w.Role && (w.Variant == "" || k.Variant == w.Variant) {

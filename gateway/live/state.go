@@ -171,7 +171,7 @@ type Pool struct {
 	Model   string    `json:"model"`
 	Role    string    `json:"role"`
 	Variant string    `json:"variant,omitempty"`
-	Wanted  int       `json:"wanted"`
+	Wanted  *int      `json:"wanted,omitempty"` // absent while it is not known
 	Ready   int       `json:"ready"`
 	Pending int       `json:"pending"` // asked for, and not there yet
 	Waiting int       `json:"waiting"` // requests, because there is no server

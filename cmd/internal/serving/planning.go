@@ -119,10 +119,14 @@ func (n *Node) plan(reg *prometheus.Registry) {
 func (n *Node) wantedPools() []live.Pool {
 	var pools []live.Pool
 	for _, p := range n.planner.Status() {
-		pools = append(pools, live.Pool{
-			Model: p.Model, Role: p.Role, Variant: p.Variant, Wanted: p.Servers, Ready: p.Ready, Pending: p.Pending,
+		pool := live.Pool{
+			Model: p.Model, Role: p.Role, Variant: p.Variant, Ready: p.Ready, Pending: p.Pending,
 			Waiting: p.WaitingForCapacity, Reason: string(p.Reason), Stale: p.Stale, At: p.At,
-		})
+		}
+		if p.Known {
+			pool.Wanted = &p.Servers
+		}
+		pools = append(pools, pool)
 	}
 	return pools
 }

@@ -230,11 +230,11 @@ func poolLines(s *live.State) []line {
 	}
 	lines := []line{{}, {text: "wanted servers"}}
 	for _, p := range s.Scaling {
-		l := line{text: fmt.Sprintf("   %s: wanted %d, ready %d, starting %d, %d requests wait: %s", strings.Join(nonEmpty(p.Model, p.Role, p.Variant), " "), p.Wanted, p.Ready, p.Pending, p.Waiting, p.Reason)}
+		l := line{text: fmt.Sprintf("   %s: wanted %s, ready %d, starting %d, %d requests wait: %s", strings.Join(nonEmpty(p.Model, p.Role, p.Variant), " "), number(p.Wanted), p.Ready, p.Pending, p.Waiting, p.Reason)}
 		if p.Stale {
 			l.text += " (old)"
 		}
-		if p.Ready < p.Wanted || p.Stale {
+		if p.Stale || p.Wanted != nil && p.Ready < *p.Wanted {
 			l.state = warn
 		}
 		lines = append(lines, l)

@@ -48,7 +48,7 @@ func state() live.State {
 			{Prefill: 0, Decode: 4, Link: live.Link{Slower: 1, Measured: 1, Transfers: 900}},
 		}},
 		History: live.History{Lately: lately},
-		Scaling: []live.Pool{{Model: "m", Role: "prefill", Wanted: 3, Ready: 2, Pending: 1, Reason: "demand"}, {Model: "m", Role: "decode", Wanted: 2, Ready: 2, Reason: "settle"}},
+		Scaling: []live.Pool{{Model: "m", Role: "prefill", Wanted: value(3), Ready: 2, Pending: 1, Reason: "demand"}, {Model: "m", Role: "decode", Wanted: value(2), Ready: 2, Reason: "settle"}},
 		Decisions: []live.Decision{
 			{At: at, Outcome: "served", PromptTokens: 3434, WaitedMs: 1, Chosen: cost.Explained{Prefill: "10.0.0.1:8000", Decode: "10.0.1.1:8000", First: 128.3, Queue: 81.2, Compute: 34.5, Transfer: 4.7, Step: 7.8},
 				Measured: live.Measured{First: value(131.0), CachedTokens: value(2464), OutputTokens: value(24)}},
@@ -88,6 +88,15 @@ func TestDraw_Golden(t *testing.T) {
 		if err != nil || got != string(want) {
 			t.Errorf("%s: %v\n%s\nwant\n%s", name, err, got, want)
 		}
+	}
+}
+
+// What is wanted of a pool while that is not known is no zero.
+func TestDraw_WantedIsUnknown(t *testing.T) {
+	s := state()
+	s.Scaling = []live.Pool{{Model: "m", Role: "decode", Ready: 2, Reason: "stale"}}
+	if got := strings.Join(Draw(&s, Size{}, false), "\n"); !strings.Contains(got, "m decode: wanted -, ready 2,") {
+		t.Error(got)
 	}
 }
 

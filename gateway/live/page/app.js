@@ -398,7 +398,7 @@ const reasons = {
 function drawScaling() {
   $("scaling-rows").replaceChildren(...(state.scaling.length ? state.scaling.map((p) => el("tr", {},
     el("td", {}, clip(p.model)), el("td", {}, p.role), el("td", { class: "quiet" }, p.variant ?? "all"),
-    el("td", { class: "n" }, p.wanted), el("td", { class: "n " + (p.ready < p.wanted ? "warn" : "") }, p.ready), el("td", { class: "n" }, p.pending),
+    el("td", { class: "n" }, p.wanted ?? "–"), el("td", { class: "n " + (p.ready < p.wanted ? "warn" : "") }, p.ready), el("td", { class: "n" }, p.pending),
     el("td", { class: "n " + (p.waiting ? "bad" : "") }, p.waiting),
     el("td", { class: p.stale || p.reason === "bound" ? "warn" : "quiet" }, p.stale ? "old: of " + clock(p.at) : `${p.reason}: ${reasons[p.reason] ?? ""}`)))
     : [empty(8, "Nothing is planned yet: no model was asked for, or the first decision is still to come.")]));
