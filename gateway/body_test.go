@@ -91,6 +91,42 @@ func TestBody_ThatEndsEarly(t *testing.T) {
 	}
 }
 
+// A client that leaves amid its request is counted as gone, under the API that it asked: also where its body is so
+// short that no handler was called yet, and where it resets its connection.
+func TestBody_ThatEndsBeforeAHandlerReadsIt(t *testing.T) {
+	g := run(t, usual(t), complete().roundTrip, alone(t))
+	for _, x := range []struct {
+		name, text, api, model string
+		reset                  bool
+	}{
+		{"a short body", completionHead("Content-Length: 200\r\n") + `{"model":"m",`, "completions", "unknown", false},
+		{"a body of which nothing came", completionHead("Content-Length: 200\r\n"), "completions", "unknown", false},
+		{"a query", "POST /v1/messages?beta=true HTTP/1.1\r\nHost: x\r\nContent-Length: 200\r\n\r\n{", "messages", "unknown", false},
+		{"a reset", completionHead("Content-Length: 200\r\n") + `{"model":"m",`, "completions", "unknown", true},
+		{"amid the head", "POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-", "embeddings", "unknown", false},
+		{"another path", "POST /v1/nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 200\r\n\r\n{", "none", "none", false},
+		{"an API that is closed", "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 200\r\n\r\n{", "none", "none", false},
+	} {
+		gone := g.server.metrics.requests.WithLabelValues(x.api, x.model, "client_gone", "http")
+		before := testutil.ToFloat64(gone)
+		conn := g.dial().(*net.TCPConn)
+		if _, err := io.WriteString(conn, x.text); err != nil {
+			t.Fatal(err)
+		}
+		if x.reset {
+			_ = conn.SetLinger(0)
+			_ = conn.Close()
+		} else if err := conn.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, x.name+" is counted", func() bool { return testutil.ToFloat64(gone) == before+1 })
+		_ = conn.Close()
+	}
+	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("none", "none", "bad_request", "http")); n != 0 {
+		t.Errorf("%v were counted as bad requests", n)
+	}
+}
+
 // A body that does not come in time is refused.
 func TestBody_ThatDoesNotCome(t *testing.T) {
 	of := usual(t)

@@ -1,13 +1,18 @@
 package gateway
 
-import "bytes"
+import (
+	"bytes"
+
+	"github.com/tandem-gateway/tandem/pd/api"
+)
 
 // head is what the lines of a request's head have so far, as far as it decides where the
 // message ends and which host it is for (RFC 9112 and 9110, without what they only tolerate).
 type head struct {
 	http10    bool
-	authority []byte // of a target in absolute form; Host must say the same
-	messages  bool   // it is for Anthropic's API
+	authority []byte       // of a target in absolute form; Host must say the same
+	messages  bool         // it is for Anthropic's API
+	dialect   *api.Dialect // of the path; nil: there is none
 	fields    int
 	host      bool // there is one, and it is valid
 	sized     bool // there is a Content-Length
@@ -97,7 +102,20 @@ func (h *head) target(target []byte) *badMessage {
 		return errNoPath
 	}
 	h.messages = bytes.HasPrefix(path, []byte("/v1/messages"))
+	path, _, _ = bytes.Cut(path, []byte{'?'})
+	h.dialect = dialectAt[string(path)]
 	return nil
+}
+
+// dialectAt is the API of each path.
+var dialectAt = dialectsByPath()
+
+func dialectsByPath() map[string]*api.Dialect {
+	at := make(map[string]*api.Dialect)
+	for _, d := range api.Dialects() {
+		at[d.Path] = d
+	}
+	return at
 }
 
 // field takes a header line without its end.

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/enginehttp/socket"
 )
 
@@ -210,7 +211,7 @@ func (c *clientConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 {
 		c.receivedAny.Store(true)
-	} else if errors.Is(err, io.EOF) {
+	} else if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) { // the second is TLS's
 		c.ended.Store(true)
 	}
 	passed, wrong := c.framing.follow(p[:n])
@@ -235,6 +236,18 @@ func (c *clientConn) refuse(p []byte) (int, error) {
 		return 1, nil
 	}
 	return 0, c.fault
+}
+
+// leftAmid reports whether the client has left amid a request, and the API that this was for, nil where that is not
+// known or there is none. It is for who serves the connection.
+func (c *clientConn) leftAmid() (d *api.Dialect, left bool) {
+	switch {
+	case !c.ended.Load() || c.framing.isBetweenMessages():
+		return nil, false
+	case c.framing.at == inRequestLine: // its head is that of the request before
+		return nil, true
+	}
+	return c.framing.head.dialect, true
 }
 
 // Write has its deadline anew once a sixteenth of the time is gone: setting it for each event of a stream

@@ -34,6 +34,14 @@ func (s *Server) nativeIsClosed() bool {
 	return len(servers) > 0 && !s.fleet.ExpectsServers() && !slices.ContainsFunc(servers, speaks)
 }
 
+// unlessClosed is an API, nil where there is none or it is one that no server speaks.
+func (s *Server) unlessClosed(d *api.Dialect) *api.Dialect {
+	if d != nil && d.Native && s.nativeIsClosed() {
+		return nil
+	}
+	return d
+}
+
 // nativeModel is the model of a request that names none: that of the native servers.
 func (s *Server) nativeModel() string {
 	for _, server := range s.fleet.Servers() {

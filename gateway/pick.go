@@ -103,14 +103,7 @@ var (
 )
 
 // dialectOf is the API of a path, nil where there is none.
-func (s *Server) dialectOf(path string) *api.Dialect {
-	for _, d := range api.Dialects() {
-		if d.Path == path && !(d.Native && s.nativeIsClosed()) {
-			return d
-		}
-	}
-	return nil
-}
+func (s *Server) dialectOf(path string) *api.Dialect { return s.unlessClosed(dialectAt[path]) }
 
 // Cancel says that the client has left. Any goroutine may call it.
 func (e *PickExchange) Cancel() { e.x.cancel() }

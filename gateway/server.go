@@ -215,6 +215,11 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 		nameRequest(c, dialect, requestID(c))
 		return explain(bad.request()).send(c, dialect)
 	}
+	if conn, ok := c.Context().Conn().(*clientConn); ok {
+		if d, left := conn.leftAmid(); left {
+			return s.refuseLeft(c, s.unlessClosed(d))
+		}
+	}
 	status := fiber.StatusInternalServerError
 	var known *fiber.Error
 	if errors.As(err, &known) {
@@ -243,6 +248,19 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	dialect := shapeOf(c)
 	nameRequest(c, dialect, requestID(c))
 	return failure{text: text}.send(c, dialect)
+}
+
+// refuseLeft ends a request whose client left before all of it was read, of an API or of none.
+func (s *Server) refuseLeft(c *fiber.Ctx, d *api.Dialect) error {
+	name, model := "none", "none"
+	if d != nil {
+		name, model = d.Name, "unknown"
+	}
+	f := explain(context.Canceled)
+	s.metrics.requests.WithLabelValues(name, model, f.outcome, overHTTP).Inc()
+	dialect := shapeOf(c)
+	nameRequest(c, dialect, requestID(c))
+	return f.send(c, dialect)
 }
 
 // shapeOf is the API in whose shape errors go out where the path has none of its own:
