@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/testlog"
@@ -257,4 +258,53 @@ func TestConfig_ReloadTakesServersOverAndABrokenFileChangesNothing(t *testing.T)
 		t.Fatal(err)
 	}
 	eventually(t, "SIGHUP reloads", func() bool { return strings.Count(log.String(), "configuration reloaded") > before })
+}
+
+// The log of a reload names the servers that came, went or changed, and which settings of them did.
+func TestConfig_ReloadSaysWhatChanged(t *testing.T) {
+	a, b, d := startTestEngine(t, engine.RoleBoth, nil), startTestEngine(t, engine.RoleBoth, nil), startTestEngine(t, engine.RoleBoth, nil)
+	var log testlog.Buffer
+	c := newCluster(t, shape{log: &log, config: func(cfg *config) {
+		cfg.servers[2].add(serverEntry{URL: a.URL()})
+		cfg.servers[2].add(serverEntry{URL: b.URL()})
+	}})
+	id := func(e *engine.Engine) string { return strings.TrimPrefix(e.URL(), "http://") }
+	moved := "decode:\n- {url: " + a.URL() + ", rack: r1, connector: sglang}\nboth:\n- " + d.URL() + "\n"
+	for i, x := range []struct{ text, added, removed, changed string }{
+		{"both:\n- {url: " + a.URL() + ", rack: r1, drain: true}\n- " + d.URL() + "\n", id(d), id(b), id(a) + ": rack, drain"},
+		{moved, "", "", id(a) + ": role, connector, drain"},
+		{moved + "- dns+http://localhost:1\n", "both dns+http://localhost:1", "", ""},
+		{moved + "- dns+http://localhost:1\n", "", "", ""},
+	} {
+		next, err := configOf(t, x.text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Take()
+		if err := c.node.reload(next); err != nil {
+			t.Fatal(err)
+		}
+		said := gjson.Get(log.String(), `..#(msg=="configuration reloaded")`)
+		added, removed, changed := said.Get("added.0").String(), said.Get("removed.0").String(), said.Get("changed.0").String()
+		if added != x.added || removed != x.removed || changed != x.changed || said.Get("servers").Int() != 2 {
+			t.Errorf("%d: %s", i, said)
+		}
+	}
+}
+
+// Of many servers the log of a reload names ten, and how many more there are.
+func TestServerChanges_NameTen(t *testing.T) {
+	var all []pools.Spec
+	for i := range 13 {
+		all = append(all, pools.Spec{URL: fmt.Sprintf("http://10.0.0.%d:1", i), Role: pools.Both})
+	}
+	for n, want := range map[int]int{10: 10, 11: 11, 13: 11} {
+		added := changesOf(nil, all[:n]).fields()[1].([]string)
+		if len(added) != want || n > 10 && added[10] != fmt.Sprintf("and %d more", n-10) {
+			t.Errorf("of %d: %q", n, added)
+		}
+	}
+	if same := changesOf(all, all).fields(); len(same) != 0 {
+		t.Errorf("nothing changed: %v", same)
+	}
 }

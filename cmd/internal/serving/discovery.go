@@ -49,6 +49,7 @@ func (c *discoveryConfig) bind(fs *pflag.FlagSet) {
 // serverSources are where the servers of the fleet come from.
 type serverSources struct {
 	sources       *discovery.Sources // say which servers are in the fleet
+	listed        []pools.Spec       // servers, and names for some, of the configuration that was read last
 	dns           *discovery.DNS
 	announced     *discovery.SelfAnnounced // nil: no engine announces itself
 	announcements *zmqsub.Announcements

@@ -2,6 +2,7 @@ package serving
 
 import (
 	"context"
+	"slices"
 
 	"github.com/spf13/pflag"
 )
@@ -41,7 +42,7 @@ func (n *Node) follow(ctx context.Context, what, file string, loaded []byte, aga
 	}, nil
 }
 
-// reload makes the servers of next the fleet and names what needs a restart.
+// reload makes the servers of next the fleet, and logs what changed of them and what needs a restart.
 func (n *Node) reload(next config) error {
 	if err := n.discovery.sources.Set("configuration", next.specs()); err != nil {
 		return err
@@ -50,7 +51,9 @@ func (n *Node) reload(next config) error {
 	if names := restartNeeded(n.cfg, next); len(names) > 0 {
 		n.log.Warn("settings changed that need a restart", "settings", names)
 	}
-	n.log.Info("configuration reloaded", "servers", len(next.specs()))
+	listed := slices.Concat(next.specs(), next.names())
+	n.log.Info("configuration reloaded", append([]any{"servers", len(next.specs())}, changesOf(n.discovery.listed, listed).fields()...)...)
+	n.discovery.listed = listed
 	return nil
 }
 
