@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
@@ -92,7 +93,7 @@ func TestCheck_ExitsAsItSpeaks(t *testing.T) {
 		fault, printed string
 	}{
 		{"all is well", []func(*config){add(0, prefill), add(1, decode)}, "", "is valid"},
-		{"prefill servers only", []func(*config){add(0, prefill)}, "model test-model has no decode server", ""},
+		{"prefill servers only", []func(*config){add(0, prefill), func(cfg *config) { cfg.pd.hold.MaxWait = time.Second }}, "model test-model has no decode server", ""},
 		{"the only decode server drains", []func(*config){add(0, prefill), func(cfg *config) {
 			cfg.servers[1].add(serverEntry{URL: decode.URL(), Drain: true})
 		}}, "model test-model has no decode server that takes requests", ""},

@@ -3,6 +3,7 @@ package serving
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -166,7 +167,7 @@ func (c *config) validate() error {
 	return nil
 }
 
-// validateServers reports servers that are not valid, or that there are none.
+// validateServers reports servers that are not valid, or that there are none, or none that decodes.
 func (c *config) validateServers() error {
 	if len(c.specs())+len(c.names()) == 0 && !c.discovery.kube.Enabled() && !c.discovery.registry {
 		return errors.New("no servers: name at least one with --prefill, --decode or --both, or say where to find them, as with --kubernetes-pods or --registry")
@@ -176,7 +177,18 @@ func (c *config) validateServers() error {
 			return err
 		}
 	}
+	if !c.mayDecode() {
+		return errors.New("decode names no server, nor does both: every request would be refused; name one, or say where to find them, as with --kubernetes-pods or --registry")
+	}
 	return pools.ValidateSpecs(c.specs())
+}
+
+// mayDecode reports whether there is a decode server, or one may come that requests wait for.
+func (c *config) mayDecode() bool {
+	decodes := func(spec pools.Spec) bool { return spec.Role.Serves(pools.Decode) }
+	listed := slices.ContainsFunc(c.specs(), decodes) || slices.ContainsFunc(c.names(), decodes)
+	found := c.discovery.kube.Enabled() || c.discovery.registry || c.discovery.nccl != ""
+	return listed || found || c.pd.hold.MaxWait > 0 || c.scaling.Planner.ToZero()
 }
 
 // names are the names that stand for servers.

@@ -121,6 +121,8 @@ func TestConfig_MistakesNameTheirLine(t *testing.T) {
 		{"a server twice", "decode:\n- http://a:1\nprefill:\n- http://a:1\n", "tandem.yaml: line 4: server a:1 is named in line 2 already"},
 		{"not settings", "- a\n- b\n", "line 1"},
 		{"no servers", "listen: :1\n", "no servers"},
+		{"no decode server, by name", "prefill: dns+http://a:1\ndecode: []\n", "tandem.yaml: line 2: decode names no server"},
+		{"no decode server", "prefill: http://a:1\ndecode: []\n", "tandem.yaml: line 2: decode names no server, nor does both: every request would be refused"},
 		{"bad URL", "listen: x:1\ndecode:\n- http://b:1\n- a:1\n", `tandem.yaml: line 4: server "a:1": add http:// in front: http://a:1`},
 		{"bad connector", "decode:\n  - url: http://a:1\n    connector: pigeon\n", "pigeon"},
 		{"out of range", "decode: http://a:1\nretry-ratio: 3\n", "tandem.yaml: line 2: retry-ratio: 3: "},
@@ -142,6 +144,40 @@ func TestConfig_MistakesNameTheirLine(t *testing.T) {
 		if err != nil && (strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "[1:") || strings.Count(err.Error(), "line ") > 2) {
 			t.Errorf("%s: an error is one line and has one place: %v", x.name, err)
 		}
+	}
+}
+
+// Where servers are found while serving, or requests are held for those to come, a role may be empty.
+func TestConfig_NoDecodeServerIsAllowedWhereSomeMayCome(t *testing.T) {
+	for _, more := range []string{
+		"decode: dns+http://b:1", "both: http://b:1", "kubernetes-pods: tandem/role", "registry: true\nredis: c:1", "nccl-listen: tcp://*:30001",
+		"hold: 5s", "scale-prefill-min: 0\nscale-decode-min: 0",
+	} {
+		if _, err := configOf(t, "prefill: http://a:1\n"+more+"\n"); err != nil {
+			t.Errorf("%s: %v", more, err)
+		}
+	}
+}
+
+// A file whose last decode server is taken out leaves the fleet as it is.
+func TestConfig_ReloadRefusesAFileWithoutDecode(t *testing.T) {
+	prefill, decode := startTestEngine(t, engine.RolePrefill, nil), startTestEngine(t, engine.RoleDecode, nil)
+	var log testlog.Buffer
+	c := newCluster(t, shape{log: &log, config: func(cfg *config) {
+		cfg.servers[0].add(serverEntry{URL: prefill.URL()})
+		cfg.servers[1].add(serverEntry{URL: decode.URL()})
+	}})
+	path := filepath.Join(t.TempDir(), "tandem.yaml")
+	writeConfig(t, path, "prefill: "+prefill.URL()+"\ndecode: "+decode.URL()+"\n")
+	stop, err := c.node.followConfig(t.Context(), path, contentHash(path), pflag.NewFlagSet("", pflag.ContinueOnError))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	writeConfig(t, path, "prefill: "+prefill.URL()+"\ndecode: []\n")
+	eventually(t, "the file is refused", func() bool { return strings.Contains(log.String(), "the old one stays") })
+	if n := len(c.node.fleet.Servers()); n != 2 {
+		t.Errorf("%d servers", n)
 	}
 }
 
