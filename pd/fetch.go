@@ -113,7 +113,11 @@ const (
 
 // fetch has the prefill server of a binding fetch what it is to fetch. Where that fails the rest is as if it were not to.
 func (o fetcher) fetch(ctx context.Context, st *requestState, b *binding) {
-	f, server, start := &b.fetch, b.prefill.Server(), time.Now()
+	f := &b.fetch
+	if f.from == nil && f.meets == nil {
+		return
+	}
+	server, start := b.prefill.Server(), time.Now()
 	apart := &requestState{req: st.req, bind: bindRequest{req: st.req}} // what fails here is no attempt of the request
 	if f.meets != nil && o.Binder.Meetings.Begin(meetingOf(f.meets, server), start) {
 		o.letMeet(ctx, apart, connector.NewPiece(st.req.Body, f.ids[:blockTokensOf(server)], f.meets, server))
