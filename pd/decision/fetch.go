@@ -18,7 +18,7 @@ const (
 // Fetch is that prefill was to fetch the KV of the prompt's beginning from another server. Its zero value: it was not.
 type Fetch struct {
 	Server  string // that held it
-	Tokens  int    // leading ones of the prompt
+	Tokens  int    // of the prompt, that prefill lacked
 	Outcome FetchOutcome
 	Took    time.Duration
 }

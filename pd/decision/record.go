@@ -61,7 +61,7 @@ func (c *Choice) PredictedCache() (held, computed int) {
 	if i := cost.IndexOf(candidates, server); i >= 0 {
 		held = candidates[i].Cached.GPU
 		if c.Fetch.Came() {
-			held = max(held, c.Fetch.Tokens)
+			held += c.Fetch.Tokens
 		}
 		held = min(held, max(0, c.Demand.PromptTokens-1))
 		return held, max(1, c.Demand.PromptTokens-held)
