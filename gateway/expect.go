@@ -1,12 +1,6 @@
 package gateway
 
-import (
-	"slices"
-
-	"github.com/valyala/fasthttp"
-
-	"github.com/tandem-gateway/tandem/pd/api"
-)
+import "github.com/valyala/fasthttp"
 
 // answerExpect decides on a request whose client sends its body only once it is asked for it (Expect: 100-continue). What
 // needs no body is answered by its handler at once. fasthttp then sends what the handler has set, with the status that is
@@ -24,11 +18,7 @@ func (s *Server) answerExpect(ctx *fasthttp.RequestCtx) (status int) {
 
 // needsBody reports whether the handler of a request would read its body: it is for an API, and its headers are right.
 func (s *Server) needsBody(ctx *fasthttp.RequestCtx) bool {
-	path := string(ctx.URI().PathOriginal())
-	isAPI := slices.ContainsFunc(api.Dialects(), func(d *api.Dialect) bool {
-		return d.Path == path && !(d.Native && s.nativeIsClosed())
-	})
-	if !isAPI || !ctx.IsPost() {
+	if s.dialectOf(string(ctx.URI().PathOriginal())) == nil || !ctx.IsPost() {
 		return false
 	}
 	h := fieldsOf(&ctx.Request.Header)

@@ -156,18 +156,18 @@ func (o answerKV) take(st *requestState, b *binding, t *connector.Transfer) {
 	}
 	now := time.Now()
 	from := o.Binder.keeper(a, now)
-	if from == nil || !o.isOwnHost(from, a.Handoff, t.From) || !o.Binder.Answers.Take(a, now) {
+	_, hosts, read := connector.AnswerBlocks(a.Handoff)
+	if from == nil || !read || !o.areOwnHosts(from, hosts, t.From) || !o.Binder.Answers.Take(a, now) {
 		o.recordOutcome(b, answerkv.Late)
 		return
 	}
 	t.Answer = &connector.AnswerKV{Handoff: a.Handoff, IDs: st.bind.prefix.tokens.IDs, Tokens: b.readsTokens, Block: a.Block}
 }
 
-// isOwnHost reports whether the host that an answer's hand-off names may be the keeper's own. KV that may
-// be anyone's need not be read: it can be computed.
-func (o answerKV) isOwnHost(keeper *pools.Server, handoff []byte, reader *pools.Server) bool {
-	_, hosts, ok := connector.AnswerBlocks(handoff)
-	return ok && !slices.ContainsFunc(hosts, func(host string) bool {
+// areOwnHosts reports whether all hosts that a hand-off names may be the keeper's own. KV that may be anyone's need not be
+// read: it can be computed.
+func (o *Orchestrator) areOwnHosts(keeper *pools.Server, hosts []string, reader *pools.Server) bool {
+	return !slices.ContainsFunc(hosts, func(host string) bool {
 		is := keeper.JudgeHost(host, reader)
 		return is != address.Own && (o.Config.StrictHandoffs || is != address.Unknown)
 	})

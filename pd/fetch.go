@@ -3,9 +3,6 @@ package pd
 import (
 	"context"
 	"errors"
-	"fmt"
-	"runtime/debug"
-	"slices"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -15,7 +12,6 @@ import (
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pools"
-	"github.com/tandem-gateway/tandem/pools/address"
 )
 
 // A prefill server may fetch the KV of a prompt's beginning from a decode server that holds it, before it computes the
@@ -59,10 +55,7 @@ func (sn *Snapshotter) setFetches(r *bindRequest, v *snapshot, now time.Time) {
 	if !sn.Config.FetchKV || sn.Meetings == nil || r.begun != nil || r.continues || r.req.proxied {
 		return
 	}
-	if !v.speedsKnown {
-		v.speeds, v.speedsKnown = sn.Links.Speeds(), true
-	}
-	sn.Cost.OfferFetches(&v.candidates, r.req.PromptTokens, r.certain, &v.speeds, func(decode, prefill int) bool {
+	sn.Cost.OfferFetches(&v.candidates, r.req.PromptTokens, r.certain, sn.Links, func(decode, prefill int) bool {
 		if sn.Meetings.HaveMet(meetingOf(v.decode[decode], v.prefill[prefill])) {
 			return true
 		}
@@ -151,10 +144,8 @@ func (o fetcher) letMeet(ctx context.Context, st *requestState, t *connector.Tra
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), meetingPatience, errSilent)
 	o.legs.Go(func() {
 		defer cancel()
+		defer o.survivePanic("the meeting of two servers", st.req.ID)
 		defer func() {
-			if p := recover(); p != nil {
-				o.Log.Error("panic as two servers met", "request_id", st.req.ID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			}
 			if st.req.Memory != nil {
 				st.req.Memory.Release()
 			}
@@ -191,12 +182,14 @@ func (o fetcher) keepAndRead(ctx context.Context, st *requestState, t *connector
 		return decision.NotFetched, failed
 	}
 	h.RecordPrefill(t, answer, time.Now())
-	if !o.isOwnHost(t, h) { // KV that may be anyone's need not be read: it can be computed
+	if !h.Kept {
+		return decision.NotFetched, &LegError{Leg: PrefillLeg, Server: t.From.ID(), Kind: Broken, Err: errNothingKept}
+	}
+	if !o.areOwnHosts(t.From, h.Hosts, t.To) {
 		o.Metrics.countStranded(h)
 		return decision.NotFetched, &LegError{Leg: PrefillLeg, Server: t.From.ID(), Kind: Broken, Err: errForeignHost}
 	}
-	if failed := o.read(ctx, st, t.To, h); failed != nil {
-		o.Metrics.countStranded(h)
+	if failed := o.sendRead(ctx, st, t.To, h, "fetch"); failed != nil {
 		return decision.NotFetched, failed
 	}
 	c := h.Coverage()
@@ -204,14 +197,6 @@ func (o fetcher) keepAndRead(ctx context.Context, st *requestState, t *connector
 		return decision.Recomputed, nil
 	}
 	return decision.Fetched, nil
-}
-
-// isOwnHost reports whether all hosts that a hand-off names may be those of the server that keeps it.
-func (o fetcher) isOwnHost(t *connector.Transfer, h *connector.Handoff) bool {
-	return !slices.ContainsFunc(h.Hosts, func(host string) bool {
-		is := t.From.JudgeHost(host, t.To)
-		return is != address.Own && (o.Config.StrictHandoffs || is != address.Unknown)
-	})
 }
 
 // keep is the leg of the server that holds the tokens.
@@ -228,16 +213,4 @@ func (o fetcher) keep(ctx context.Context, st *requestState, t *connector.Transf
 		failed = &LegError{Leg: PrefillLeg, Server: t.From.ID(), Kind: Broken, Err: errNoAnswer}
 	}
 	return answer, failed
-}
-
-// read is the leg of the server that reads them.
-func (o fetcher) read(ctx context.Context, st *requestState, server *pools.Server, h *connector.Handoff) (failed *LegError) {
-	if !h.Kept {
-		return &LegError{Leg: PrefillLeg, Server: h.From.ID(), Kind: Broken, Err: errNothingKept}
-	}
-	ctx, span := spans.StartLeg(ctx, o.Tracer, "decode", server.ID(), h.Attempt)
-	span.SetKind("fetch")
-	defer func() { endLegSpan(span, failed) }()
-	_, _, failed = o.sendWhole(ctx, o.Binder.Config.HandoffAge, DecodeLeg, server, st, api.Completions.Path, h.Attempt, h.Leg)
-	return failed
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -50,6 +51,13 @@ type Orchestrator struct {
 
 // Wait returns when no leg is under way any more. It is for after the last Run.
 func (o *Orchestrator) Wait() { o.legs.Wait() }
+
+// survivePanic is deferred in goroutines beside a request, where a panic would end the process.
+func (o *Orchestrator) survivePanic(in, requestID string) {
+	if p := recover(); p != nil {
+		o.Log.Error("panic in "+in, "request_id", requestID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+	}
+}
 
 // Run serves one request. Up to its first content event everything may be tried again on
 // other servers; from then on its answer is relayed. The context ends when the client has
@@ -255,6 +263,7 @@ func (o *Orchestrator) markDownIfStreamKilled(ctx context.Context, server string
 func (o *Orchestrator) recordDeathBehind(st *requestState, server string, broken *BrokenStreamError) {
 	fingerprint, id := st.client.Fingerprint(), st.req.ID
 	o.legs.Go(func() {
+		defer o.survivePanic("the look at a server that may be dead", id)
 		if o.markDownIfStreamKilled(context.Background(), server, broken) {
 			o.recordDeath(fingerprint, id, diedDecoding(server))
 		}

@@ -3,8 +3,6 @@ package pd
 import (
 	"context"
 	"errors"
-	"fmt"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -319,11 +317,7 @@ func (o pieceLegs) pullPiece(ctx context.Context, st *requestState, b *binding, 
 	o.legs.Go(func() {
 		defer cancel()
 		defer close(pulled)
-		defer func() {
-			if p := recover(); p != nil {
-				o.Log.Error("panic in the pull of a piece", "request_id", piece.req.ID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			}
-		}()
+		defer o.survivePanic("the pull of a piece", piece.req.ID)
 		if before != nil {
 			<-before
 		}
@@ -336,16 +330,24 @@ func (o pieceLegs) pullPiece(ctx context.Context, st *requestState, b *binding, 
 
 // sendPull is the decode leg of a piece.
 func (o pieceLegs) sendPull(ctx context.Context, st *requestState, server *pools.Server, h *connector.Handoff) (outcome string) {
-	ctx, span := spans.StartLeg(ctx, o.Tracer, "decode", server.ID(), h.Attempt)
-	span.SetKind("piece")
-	_, _, failed := o.sendWhole(ctx, o.Binder.Config.HandoffAge, DecodeLeg, server, st, api.Completions.Path, h.Attempt, h.Leg)
-	endLegSpan(span, failed)
+	failed := o.sendRead(ctx, st, server, h, "piece")
 	if failed == nil {
 		return "pulled"
 	}
-	o.Metrics.countStranded(h)
 	o.Log.Warn("decode did not pull a piece of a prompt", "request_id", st.req.ID, "server", server.ID(), "error", failed.Error())
 	return "not_pulled"
+}
+
+// sendRead is the leg of a server that reads KV which another one keeps for it into its prefix cache.
+func (o *Orchestrator) sendRead(ctx context.Context, st *requestState, server *pools.Server, h *connector.Handoff, kind string) (failed *LegError) {
+	ctx, span := spans.StartLeg(ctx, o.Tracer, "decode", server.ID(), h.Attempt)
+	span.SetKind(kind)
+	_, _, failed = o.sendWhole(ctx, o.Binder.Config.HandoffAge, DecodeLeg, server, st, api.Completions.Path, h.Attempt, h.Leg)
+	endLegSpan(span, failed)
+	if failed != nil {
+		o.Metrics.countStranded(h)
+	}
+	return failed
 }
 
 // awaitPulled waits until decode has the pieces that it was to pull: it would pull twice what it is

@@ -46,21 +46,21 @@ func (sn *Snapshotter) setRemotes(r *bindRequest, v *snapshot, all []*pools.Serv
 // setPulls says what of the prompt's beginning the prefill server of a binding pulls: what a third
 // server has in its cache, or the KV of an earlier answer; or what it fetches.
 func (ch *Chooser) setPulls(r *bindRequest, v *snapshot, b *binding) {
-	number := cost.IndexOf(v.candidates.Prefill, b.chosen.Prefill)
-	from := ch.pullSource(v.candidates.Prefill, b.chosen.Prefill, r.req.PromptTokens)
 	if v.handoff != nil {
 		return
 	}
-	if from == nil {
-		b.setMeeting(r, v, number)
+	number := cost.IndexOf(v.candidates.Prefill, b.chosen.Prefill)
+	c := &v.candidates.Prefill[number]
+	if c.Remote.Fetched {
+		ch.setFetch(r, v, b, c)
 		return
 	}
-	c := &v.candidates.Prefill[number]
+	from := ch.pullSource(v.candidates.Prefill, b.chosen.Prefill, r.req.PromptTokens)
 	switch {
+	case from == nil:
+		b.setMeeting(r, v, number)
 	case c.Remote.Answer:
 		b.reads, b.readsTokens = r.prefix.answer, c.Remote.Tokens
-	case c.Remote.Fetched:
-		ch.setFetch(r, v, b, c)
 	default:
 		b.pullFrom = from
 	}

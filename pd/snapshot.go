@@ -26,9 +26,7 @@ type snapshot struct {
 	ignoreBreakers            bool               // claim without asking breakers
 	handoff                   *connector.Handoff // decode only: prefill is done
 
-	speeds      cost.Speeds // of links
-	speedsKnown bool        // they are written
-	strangers   []strangers // that could fetch what the request lacks, and have not met
+	strangers []strangers // that could fetch what the request lacks, and have not met
 
 	kind      requestKind // of request that the candidates say how servers may serve
 	kindIsSet bool        // it does

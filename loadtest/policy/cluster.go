@@ -200,11 +200,9 @@ func (c *cluster) build() []float64 {
 		c.decodes = append(c.decodes, d)
 		capacity = append(capacity, c.hw.NIC)
 	}
-	uplink := len(capacity)
 	for range s.racks() {
 		capacity = append(capacity, s.uplink(), s.uplink())
 	}
-	own := len(capacity)
 	for range s.Prefill {
 		capacity = append(capacity, s.OwnUplink)
 	}
@@ -216,16 +214,8 @@ func (c *cluster) build() []float64 {
 	}
 	for p := range s.Prefill {
 		for d := range s.Decode {
-			route := []int32{int32(p), int32(s.Prefill + d)}
-			from, to := s.prefillRack(p), s.decodeRack(d)
-			switch {
-			case from == to:
-			case s.OwnUplink > 0:
-				route = append(route, int32(own+p))
-			default:
-				route = append(route, int32(uplink+2*from), int32(uplink+2*to+1))
-			}
-			c.routes = append(c.routes, route)
+			nics := []int32{int32(p), int32(s.Prefill + d)}
+			c.routes = append(c.routes, append(nics, s.linksBetween(s.prefillRack(p), s.decodeRack(d), p)...))
 		}
 	}
 	return capacity

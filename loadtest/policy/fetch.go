@@ -26,7 +26,7 @@ func (c *cluster) fetchPrefix(j *job, then func()) {
 	from.cache.hold(kept)
 	answers := from.group.stepEnds() + from.speed*c.hw.step(len(from.batch)+1, from.context+len(kept)*blockTokens)
 	c.cal.at(answers+c.scenario.handOff()+c.scenario.RoundTrip, func() {
-		to.reads = append(to.reads, func() { c.readKept(j, from, to, kept, then) })
+		to.reads = append(to.reads, func() { c.readKept(from, to, kept, then) })
 		if !to.busy || !to.full {
 			to.read()
 		}
@@ -34,45 +34,21 @@ func (c *cluster) fetchPrefix(j *job, then func()) {
 }
 
 // readKept moves blocks that a decode server keeps for it to a prefill server, as far as that lacks them.
-func (c *cluster) readKept(j *job, from *decodeServer, to *prefillServer, kept []int32, then func()) {
-	held := to.cache.match(kept)
-	to.cache.hold(kept[:held]) // else the room for the others could be made by evicting these
-	end := func(blocks []int32) {
-		to.cache.drop(blocks)
+func (c *cluster) readKept(from *decodeServer, to *prefillServer, kept []int32, then func()) {
+	c.bring(to, kept, len(kept), c.fetchRoute(from, to), func() {}, func(bytes float64) {
+		if bytes > 0 {
+			c.tally.recordBytes(bytes, from.rack == to.rack)
+		}
 		from.cache.drop(kept)
 		from.admit() // who waited for that room
 		c.cal.after(c.hw.PrefillStep, then)
-	}
-	if held == len(kept) || !to.cache.reserve(len(kept)-held) {
-		end(kept[:held])
-		return
-	}
-	bytes := float64((len(kept)-held)*blockTokens) * c.hw.KVBytesPerToken
-	c.net.start(bytes, c.fetchRoute(from, to), func() {
-		c.tally.recordBytes(bytes, from.rack == to.rack)
-		for _, block := range kept[held:] {
-			if to.cache.publish(block) {
-				c.events.stored(to.id, block)
-			}
-		}
-		end(kept)
 	})
 }
 
 // fetchRoute is the links from a decode to a prefill server: the NIC of the one that sends, as if it could not receive
 // meanwhile, and what lies between their racks. Nothing else comes in where it goes.
 func (c *cluster) fetchRoute(from *decodeServer, to *prefillServer) []int32 {
-	s := c.scenario
-	racks := s.Prefill + s.Decode // number of the first link of racks
-	route := []int32{int32(s.Prefill + from.id)}
-	switch {
-	case from.rack == to.rack:
-	case s.OwnUplink > 0:
-		route = append(route, int32(racks+2*s.racks()+to.id))
-	default:
-		route = append(route, int32(racks+2*from.rack), int32(racks+2*to.rack+1))
-	}
-	return route
+	return append([]int32{int32(c.scenario.Prefill + from.id)}, c.scenario.linksBetween(from.rack, to.rack, to.id)...)
 }
 
 // offerFetches lets prefill servers fetch what decode servers hold of a request, which has not begun.
@@ -81,11 +57,11 @@ func (f *fleet) offerFetches(v *View, j *job) {
 		f.field.Prefill[p].Remote = cost.Remote{}
 	}
 	if f.fetches && j.pieces == 0 {
-		speeds := f.links.Speeds()
-		if v.scenario().Overlap { // what leaves during a prefill shows nothing of how fast links are
-			speeds = f.told
+		links := f.links
+		if v.scenario().Overlap { // what leaves during a prefill shows nothing of how fast they are
+			links = f.told
 		}
-		f.model.OfferFetches(&f.field, j.req.Prompt, j.req.Prompt, &speeds, func(int, int) bool { return true })
+		f.model.OfferFetches(&f.field, j.req.Prompt, j.req.Prompt, links, func(int, int) bool { return true })
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 type fleet struct {
 	model       cost.Model
 	links       *cost.Links
-	told        cost.Speeds // of links, before any transfer
+	told        *cost.Links // as before any transfer
 	field       cost.Candidates
 	servers     order.Servers
 	firstGap    predict.FirstGap
@@ -44,13 +44,13 @@ func newFleet(s *Scenario, aggregated bool) *fleet {
 	if s.Store != nil {
 		f.model.DiskLoad = s.Store.BytesPerSecond
 	}
-	f.links = cost.NewLinks(cost.LinkPrior{
+	prior := cost.LinkPrior{
 		cost.SameHost: {BytesPerSecond: h.NIC * s.LinksTold},
 		cost.SameRack: {BytesPerSecond: h.NIC * s.LinksTold},
 		cost.SameZone: {BytesPerSecond: s.across() * s.LinksTold},
 		cost.Far:      {BytesPerSecond: s.across() * s.LinksTold},
-	})
-	f.told = f.links.Speeds()
+	}
+	f.links, f.told = cost.NewLinks(prior), cost.NewLinks(prior)
 	firstBlock := 0
 	if s.firstFromPrefill() {
 		firstBlock = blockTokens

@@ -49,23 +49,7 @@ func (c *cluster) loadStored(j *job, then func()) {
 		return
 	}
 	to, whole := c.prefills[j.pair.Prefill], j.req.whole()
-	held, most := to.cache.match(whole), c.store.match(whole)
-	to.cache.hold(whole[:held]) // else the room for the others could be made by evicting these
-	if most <= held || !to.cache.reserve(most-held) {
-		to.cache.drop(whole[:held])
-		then()
-		return
-	}
-	bytes := float64((most-held)*blockTokens) * c.hw.KVBytesPerToken
-	c.net.start(bytes, []int32{c.storeLinks + int32(to.id)}, func() {
-		for _, block := range whole[held:most] {
-			if to.cache.publish(block) {
-				c.events.stored(to.id, block)
-			}
-		}
-		to.cache.drop(whole[:most])
-		then()
-	})
+	c.bring(to, whole, c.store.match(whole), []int32{c.storeLinks + int32(to.id)}, func() {}, func(float64) { then() })
 }
 
 // StoreHit is how many leading tokens of the request a prefill server has if it loads what the store has of

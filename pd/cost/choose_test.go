@@ -49,14 +49,14 @@ func TestChoose_Golden(t *testing.T) {
 			if d.HasArg("certain") {
 				d.ScanArgs(t, "certain", &certain)
 			}
-			m.OfferFetches(&f, r.PromptTokens, certain, &toldSpeeds, mayAlways)
+			m.OfferFetches(&f, r.PromptTokens, certain, toldLinks, mayAlways)
 			return pricedTable(&m, r, f)
 		})
 	})
 }
 
-// toldSpeeds are of links that nothing is known of.
-var toldSpeeds = NewLinks(DefaultLinks()).Speeds()
+// toldLinks are links that nothing is known of.
+var toldLinks = NewLinks(DefaultLinks())
 
 func mayAlways(int, int) bool { return true }
 
@@ -348,6 +348,6 @@ func BenchmarkOfferFetches64x64(b *testing.B) {
 		for i := range f.Prefill {
 			f.Prefill[i].Remote = Remote{}
 		}
-		m.OfferFetches(&f, 24_000, 24_000, &toldSpeeds, mayAlways)
+		m.OfferFetches(&f, 24_000, 24_000, toldLinks, mayAlways)
 	}
 }

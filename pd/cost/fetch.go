@@ -65,7 +65,7 @@ func (f *Candidates) holders(certain int, found []holder) []holder {
 // OfferFetches writes for each prefill server from which decode server it would fetch the beginning of a prompt, where
 // that is faster than what else it could do about it. So many leading tokens of the prompt are known for certain. Of servers
 // that would be faster so, by number, may says whether they are to.
-func (m *Model) OfferFetches(f *Candidates, prompt, certain int, links *Speeds, may func(decode, prefill int) bool) {
+func (m *Model) OfferFetches(f *Candidates, prompt, certain int, links *Links, may func(decode, prefill int) bool) {
 	if certain < leastFetched {
 		return
 	}
@@ -74,7 +74,7 @@ func (m *Model) OfferFetches(f *Candidates, prompt, certain int, links *Speeds, 
 	if len(found) == 0 {
 		return
 	}
-	w, handOff := newWork(prompt), m.HandOff.Seconds()
+	w, handOff, speeds := newWork(prompt), m.HandOff.Seconds(), links.speeds()
 	for i := range found {
 		found[i].behind = curve.PrefillFeatures(prompt-found[i].tokens, found[i].tokens)
 	}
@@ -89,11 +89,11 @@ func (m *Model) OfferFetches(f *Candidates, prompt, certain int, links *Speeds, 
 			if h.tokens-to.Cached.GPU < leastFetched || to.FetchBlock != h.FetchBlock || to.Class != h.Class || to.Both && to.ID == h.ID {
 				continue
 			}
-			link := &links[DistanceOf(&h.Topology, &to.Topology)]
-			legs := 2*handOff + h.answer + to.Prefill.Fixed() + link.Latency
-			takes := legs + float64(h.tokens-to.Cached.GPU)*bytes*link.PerByte + h.behind.On(&to.Prefill) // as pull has it
+			link := &speeds[DistanceOf(&h.Topology, &to.Topology)]
+			legs := 2*handOff + h.answer + to.Prefill.Fixed() + link.latency
+			takes := legs + float64(h.tokens-to.Cached.GPU)*bytes*link.perByte + h.behind.On(&to.Prefill) // as pull has it
 			if takes < best && may(h.number, i) {
-				best, to.Remote = takes, Remote{Server: h.ID, Tokens: h.tokens, Latency: legs, PerByte: link.PerByte, Fetched: true}
+				best, to.Remote = takes, Remote{Server: h.ID, Tokens: h.tokens, Latency: legs, PerByte: link.perByte, Fetched: true}
 			}
 		}
 	}

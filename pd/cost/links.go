@@ -84,17 +84,18 @@ const linkForgetting = time.Minute
 // linkFeatures are one and the gigabytes moved.
 func linkFeatures(bytes float64) curve.Features { return curve.Features{1, bytes / 1e9, 0} }
 
-// Speed is what a transfer is believed to cost: seconds, and seconds per byte.
-type Speed struct{ Latency, PerByte float64 }
+// speed is what a transfer is believed to cost: seconds, and seconds per byte.
+type speed struct{ latency, perByte float64 }
 
-// Speeds are those of transfers by how far apart two servers are.
-type Speeds [distances]Speed
+func (l *Links) speed(d Distance) speed {
+	curve := l.classes[d].Curve()
+	return speed{curve[0], max(curve[1], 1e-6) / 1e9}
+}
 
-// Speeds returns what transfers are believed to cost.
-func (l *Links) Speeds() (all Speeds) {
-	for i, class := range l.classes {
-		curve := class.Curve()
-		all[i] = Speed{curve[0], max(curve[1], 1e-6) / 1e9}
+// speeds are those of all distances.
+func (l *Links) speeds() (all [distances]speed) {
+	for d := range all {
+		all[d] = l.speed(Distance(d))
 	}
 	return all
 }
@@ -102,8 +103,8 @@ func (l *Links) Speeds() (all Speeds) {
 // Estimate returns what a transfer between two places is believed to cost: seconds, and
 // seconds per byte.
 func (l *Links) Estimate(a, b *Topology, now time.Time) (latency, perByte float64) {
-	curve := l.classes[DistanceOf(a, b)].Curve()
-	return curve[0], max(curve[1], 1e-6) / 1e9
+	between := l.speed(DistanceOf(a, b))
+	return between.latency, between.perByte
 }
 
 // Observe teaches the links one transfer between two servers, which took a time that is

@@ -169,7 +169,7 @@ func (c *config) validate() error {
 
 // validateServers reports servers that are not valid, or that there are none, or none that decodes.
 func (c *config) validateServers() error {
-	if len(c.specs())+len(c.names()) == 0 && !c.discovery.kube.Enabled() && !c.discovery.registry {
+	if len(c.listed()) == 0 && !c.discovery.kube.Enabled() && !c.discovery.registry {
 		return errors.New("no servers: name at least one with --prefill, --decode or --both, or say where to find them, as with --kubernetes-pods or --registry")
 	}
 	for _, name := range c.names() {
@@ -185,11 +185,13 @@ func (c *config) validateServers() error {
 
 // mayDecode reports whether there is a decode server, or one may come that requests wait for.
 func (c *config) mayDecode() bool {
-	decodes := func(spec pools.Spec) bool { return spec.Role.Serves(pools.Decode) }
-	listed := slices.ContainsFunc(c.specs(), decodes) || slices.ContainsFunc(c.names(), decodes)
+	listed := slices.ContainsFunc(c.listed(), func(spec pools.Spec) bool { return spec.Role.Serves(pools.Decode) })
 	found := c.discovery.kube.Enabled() || c.discovery.registry || c.discovery.nccl != ""
 	return listed || found || c.pd.hold.MaxWait > 0 || c.scaling.Planner.ToZero()
 }
+
+// listed are the servers that the configuration lists, and the names that stand for some.
+func (c *config) listed() []pools.Spec { return slices.Concat(c.specs(), c.names()) }
 
 // names are the names that stand for servers.
 func (c *config) names() (names []pools.Spec) {

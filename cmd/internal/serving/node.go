@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -337,7 +336,7 @@ func (n *Node) findServers(reg *prometheus.Registry) error {
 	if err := n.discovery.sources.Set("configuration", n.cfg.specs()); err != nil {
 		return err
 	}
-	n.discovery.listed = slices.Concat(n.cfg.specs(), n.cfg.names())
+	n.discovery.listed = n.cfg.listed()
 	return n.findInKubernetes(reg)
 }
 

@@ -2,7 +2,6 @@ package serving
 
 import (
 	"context"
-	"slices"
 
 	"github.com/spf13/pflag"
 )
@@ -51,7 +50,7 @@ func (n *Node) reload(next config) error {
 	if names := restartNeeded(n.cfg, next); len(names) > 0 {
 		n.log.Warn("settings changed that need a restart", "settings", names)
 	}
-	listed := slices.Concat(next.specs(), next.names())
+	listed := next.listed()
 	n.log.Info("configuration reloaded", append([]any{"servers", len(next.specs())}, changesOf(n.discovery.listed, listed).fields()...)...)
 	n.discovery.listed = listed
 	return nil
