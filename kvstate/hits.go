@@ -174,6 +174,24 @@ func (h *Hits) Chains() []Chain {
 	return all
 }
 
+// Chain is that of Chains with the smallest blocks, of those with hashes: always the same one as long as servers have the
+// same. Without hashes where there is none.
+func (h *Hits) Chain() (smallest Chain) {
+	for _, c := range h.chains {
+		isFirst := len(smallest.Hashes) == 0 || c.blockTokens < smallest.BlockTokens ||
+			c.blockTokens == smallest.BlockTokens && c.lookahead < smallest.Lookahead
+		if c.from < c.to && isFirst {
+			smallest = Chain{c.blockTokens, c.lookahead, h.hashes[c.from:c.to]}
+		}
+	}
+	return smallest
+}
+
+// Knows reports whether a server has said what it holds.
+func (h *Hits) Knows(server string) bool {
+	return h.members != nil && len(h.members.servers[server]) > 0
+}
+
 // reset forgets the last match and keeps the memory.
 func (h *Hits) reset(tokens int, countGuesses bool) {
 	*h = Hits{tokens: tokens, countGuesses: countGuesses, prefixes: h.prefixes[:0], hashes: h.hashes[:0], chains: h.chains[:0], runs: h.runs[:0]}

@@ -16,7 +16,7 @@ import (
 // bindRequest is what a binding must know of a request. It belongs to the goroutine that
 // serves the request, save while the request waits for its turn: then to the decider's, which
 // looks up the prompt again, takes over its tokens where an engine has answered meanwhile, takes a
-// probe, and changes nothing else.
+// probe, notes what of the prompt comes back, and changes nothing else.
 type bindRequest struct {
 	req       *Request
 	base      string // the model whose servers serve it: of an adapter the one that it adapts
@@ -33,6 +33,8 @@ type bindRequest struct {
 	begun     *begunPrefill // nil until a piece is prefilled
 	// firstFromPrefill: where both servers of a pair can, the client gets prefill's token.
 	firstFromPrefill bool
+
+	returns returning // what of its prompt came before
 
 	probe             bool          // it may be late
 	waited            time.Duration // for a place, and for its servers
@@ -67,6 +69,7 @@ func (r *bindRequest) takeLater() {
 	}
 	r.setPromptTokens()
 	r.certain = r.prefix.certainTokens()
+	r.returns.memory = nil // more of it is known
 }
 
 // setPromptTokens sets the prompt's length to what is known of it.

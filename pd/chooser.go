@@ -64,6 +64,7 @@ func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 			refused[refusedBy] = true
 			continue
 		}
+		ch.enterSeen(r)
 		b.prediction.enter()
 		return b, nil
 	}
@@ -224,6 +225,9 @@ func (ch *Chooser) demand(r *bindRequest, now time.Time) cost.Demand {
 	d.TTFT, d.ITL = ch.Config.SLO(r.req, r.base)
 	d.Gap = ch.gap(r, d.ITL)
 	d.Objective = ch.Config.Objective.of(r.req, r.base)
+	if r.returns.memory != nil && r.returns.new > 0 && ch.Config.ProtectKV && ch.Config.FetchKV {
+		d.New, d.LostShare = r.returns.new, r.returns.memory.LostShare()
+	}
 	return d
 }
 

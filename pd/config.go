@@ -53,6 +53,7 @@ type BindConfig struct {
 	AnswerLife            time.Duration     // how long after its answer, less than engines keep it
 	FirstToken            firsttoken.Source // which leg says the first token of an answer
 	FetchKV               bool              // prefill fetches from decode servers what it lacks of prompts
+	ProtectKV             bool              // half of the caches that prefill fetches from are protected from new prompts
 	Pieces                cost.Pieces       // how long prompts are cut where requests wait for their turn
 	// DecodePieces is how long the streams of a decode server may stand still at a time while it
 	// computes a prompt, where the request has no objective for gaps; 0: prompts are computed there
@@ -66,7 +67,7 @@ const defaultDecodePieces = 100 * time.Millisecond
 // DefaultConfig keeps hand-offs to a third of vLLM's 30 s lease.
 func DefaultConfig() Config {
 	return Config{
-		BindConfig: BindConfig{HandoffAge: 10 * time.Second, UnresponsiveWait: 10 * time.Second, FirstToken: firsttoken.FromPrefill, AnswerKV: answerkv.Reported, AnswerLife: 450 * time.Second, FetchKV: true, Pieces: cost.DefaultPieces, DecodePieces: defaultDecodePieces},
+		BindConfig: BindConfig{HandoffAge: 10 * time.Second, UnresponsiveWait: 10 * time.Second, FirstToken: firsttoken.FromPrefill, AnswerKV: answerkv.Reported, AnswerLife: 450 * time.Second, FetchKV: true, ProtectKV: true, Pieces: cost.DefaultPieces, DecodePieces: defaultDecodePieces},
 		LegConfig: LegConfig{
 			PrefillTimeout:    120 * time.Second,
 			AnswerPatience:    30 * time.Second, // an engine at its first transfer stands still for some eleven

@@ -547,6 +547,7 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 	}
 	defer func() { w.done <- bindResult{b: b} }() // also after a panic: it waits for nothing else
 	q.predicted = append(q.predicted, b.prediction)
+	q.d.ch.enterSeen(w.request)
 	switch {
 	case w.request.begun != nil: // why it has these servers was noted when it began
 	case w.request.remote:

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate/cached"
+	"github.com/tandem-gateway/tandem/kvstate/ghost"
 	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
@@ -45,6 +46,7 @@ type Snapshotter struct {
 	Shares   func(base string) *share.Table
 	Answers  *answerkv.Answers // whose KV their servers keep; nil: none is used
 	Meetings *predict.Meetings // which servers have fetched KV from which; nil: none is to
+	Ghosts   *ghost.Memories   // of prompts that came before; nil: no cache is protected
 }
 
 // takeSnapshot looks at all servers of a model. Those that may take nothing now are out.
@@ -72,6 +74,7 @@ func (sn *Snapshotter) retakeSnapshot(v *snapshot, model, base string, now time.
 	v.candidates.Prefill = sn.candidates(v.candidates.Prefill, v.prefill, prefill, tokenBytes, now)
 	v.candidates.Decode = sn.candidates(v.candidates.Decode, v.decode, decode, tokenBytes, now)
 	cost.JudgeByPeers(&v.candidates)
+	sn.protect(v)
 	sn.setShares(v)
 	sn.Links.SetMoving(v.candidates.Prefill, v.candidates.Decode, now)
 	v.candidates.Links = sn.Links.Table(v.candidates.Prefill, v.candidates.Decode, now)
@@ -129,6 +132,7 @@ func (sn *Snapshotter) match(r *bindRequest) {
 	if sn.Locality != nil && r.prefix != nil {
 		r.takeLater()
 		sn.Locality.match(r.prefix)
+		sn.lookUpSeen(r)
 	}
 }
 
@@ -142,6 +146,7 @@ func (sn *Snapshotter) applyMatched(r *bindRequest, v *snapshot, now time.Time) 
 		sn.Locality.setCachedTokens(r.prefix, r.req.PromptTokens, v.prefill, v.prefillFacts, v.candidates.Prefill)
 		sn.Locality.setCachedTokens(r.prefix, r.req.PromptTokens, v.decode, v.decodeFacts, v.candidates.Decode)
 	}
+	r.setNew(v)
 	if r.begun != nil {
 		v.keepBegun(r.begun)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/tandem-gateway/tandem/cmd/internal/version"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/ghost"
 	"github.com/tandem-gateway/tandem/kvstate/replicate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
@@ -151,6 +152,7 @@ func metricsDoc() string {
 	recorded.MustRegister(version.Collector(), version.TargetInfo(""), fleet.Collector(), replicas.NewExchange(fleet, nil, "", "", nil), &kube.Cluster{}, keda.NewPublishedTargets(0),
 		autoscale.NewScaler(autoscale.DefaultConfig(), fleet, demand.NewMeter(time.Now), nil, nil))
 	pd.NewMetrics(&recorded, histogram.Config{}, queue, retry.NewQuarantine())
+	recorded.MustRegister(pd.LostShares(new(ghost.Memories)))
 	leader.NewMetrics(&recorded)
 	gateway.NewMetrics(&recorded, histogram.Config{})
 	tokens.NewMetrics(&recorded)

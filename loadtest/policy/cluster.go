@@ -18,6 +18,8 @@ type job struct {
 	noise   float64
 	arrived float64
 
+	returns returning // what of its prompt came before, as the gateway knows that decides about it
+
 	pair     Pair
 	key      float64 // order in the prefill server's queue: lower goes first
 	estimate estimate

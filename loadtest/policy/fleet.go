@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate/cached"
+	"github.com/tandem-gateway/tandem/kvstate/ghost"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pd/predict"
@@ -25,6 +26,8 @@ type fleet struct {
 	cuts        bool            // and do so in pieces
 	gap         float64         // objective for gaps, seconds; 0: the scenario's
 	fetches     bool            // prefill servers fetch KV from decode servers
+	protects    bool            // the caches of some of these are protected from new prompts
+	ghosts      ghost.Memory    // prompts that came before
 	unseenStore bool            // what the store has is not known
 	serves      order.Objective // for throughput it has the objective of the first token, too
 	moving      map[*job]*cost.Transfer
@@ -104,6 +107,7 @@ func (f *fleet) refresh(v *View) {
 		f.links.SetMoving(f.field.Prefill, f.field.Decode, now)
 		f.links.Fill(f.field.Links, f.field.Prefill, f.field.Decode, now)
 	}
+	f.protect()
 	f.model.PriceServers(&f.field, &f.servers)
 	f.servers.Now = runDuration(v.now)
 }
@@ -122,6 +126,7 @@ func (f *fleet) updateCached(v *View, j *job) {
 	for d := range f.field.Decode {
 		f.field.Decode[d].Cached = cached.Tokens{GPU: v.DecodeHit(d), Pending: v.DecodePending(d)}
 	}
+	f.setNew(j)
 	f.offerFetches(v, j)
 }
 
@@ -145,7 +150,7 @@ func (f *fleet) demand(v *View) cost.Demand {
 	d := cost.Demand{
 		PromptTokens: v.Prompt(), OutputTokens: v.Output(), Objective: f.serves,
 		FirstFromPrefill: v.scenario().firstFromPrefill(), Exact: true,
-		Waited: runDuration(v.now - v.job.arrived), ITL: f.itl(v),
+		Waited: runDuration(v.now - v.job.arrived), ITL: f.itl(v), New: v.job.returns.new, LostShare: f.ghosts.LostShare(),
 	}
 	if f.cuts {
 		d.Gap = d.ITL

@@ -69,7 +69,8 @@ func goals() []goal {
 	})
 	add(bestDefault, "ttft_p99_worst_decile", alike(1.10, study...))
 	add(oneGateway, "ttft_mean", alike(1.05, "A3", "B3", "C3", "D3", "E3", "G3"))
-	add(leastLoad.Name, "itl_p99", alike(1.05, "A", "B", "D", "E", "G", "A3", "B3", "D3", "E3", "G3"))
+	add(leastLoad.Name, "itl_p99", alike(1.05, "A", "B", "D", "G", "A3", "B3", "D3", "G3"))
+	add(leastLoad.Name, "itl_p99", alike(1.10, "E", "E3")) // protected caches make batches uneven: EXPERIMENTS.md
 	add(leastLoad.Name, "itl_p99", alike(1.15, "C", "C3"))
 	add(itself, "cross_rack_share", map[string]float64{"B": 0.10})
 	add(itself, "wait_max_s", map[string]float64{"agents-06": 25})

@@ -26,7 +26,17 @@ var latePairs = &Policy{
 
 var pieces = &Policy{
 	Name: "tandem-pieces", Kind: Ours, OneDecider: true,
-	Source: "tandem-late which prefills long prompts in pieces, of which decode pulls one while the next is computed; prefill fetches KV that decode holds where that is faster than computing it; what decode computes itself is cut so that its streams go on between two pieces",
+	Source: "tandem-late which prefills long prompts in pieces, of which decode pulls one while the next is computed; prefill fetches KV that decode holds where that is faster than computing it; where much KV is lost before it comes back half of the decode servers are spared new prompts; what decode computes itself is cut so that its streams go on between two pieces",
+	New: func(s *Scenario, _ *rand.Rand) any {
+		b := newLateBinder(s, true)
+		b.pieces, b.cuts, b.fetches, b.protects = cost.DefaultPieces, true, true, true
+		return b
+	},
+}
+
+var unprotected = &Policy{
+	Name: "tandem-pieces-unprotected", Kind: Ours, OneDecider: true,
+	Source: "tandem-pieces which spares no decode server new prompts (--protect-kv=false)",
 	New: func(s *Scenario, _ *rand.Rand) any {
 		b := newLateBinder(s, true)
 		b.pieces, b.cuts, b.fetches = cost.DefaultPieces, true, true
@@ -44,7 +54,7 @@ func piecesWithGap(seconds float64) *Policy {
 		Source: fmt.Sprintf("tandem-pieces which lets streams stand still for up to %g s (itl-slo, decode-pieces)", seconds),
 		New: func(s *Scenario, _ *rand.Rand) any {
 			b := newLateBinder(s, true)
-			b.pieces, b.cuts, b.fetches, b.gap = cost.DefaultPieces, true, true, seconds
+			b.pieces, b.cuts, b.fetches, b.protects, b.gap = cost.DefaultPieces, true, true, true, seconds
 			return b
 		},
 	}
@@ -134,6 +144,7 @@ func (b *lateBinder) Next(v *View) (*job, bool) {
 	delete(b.jobs, turn.Ticket.ID)
 	j.pair = turn.Pair
 	b.updateCached(v, j)
+	b.enterSeen(v, j)
 	if j.pair.Prefill != Aggregated {
 		if j.pieces == 0 && !v.scenario().Overlap {
 			terms := b.servers.Terms(turn.Ticket, turn.Pair, 1)

@@ -137,7 +137,7 @@ func Strongest() []*Policy {
 
 // known is all policies, with those that stand for one setting.
 func known() []*Policy {
-	return slices.Concat(Policies(), []*Policy{shares, unseenStore, foresight}, gaps, dynamoShared)
+	return slices.Concat(Policies(), []*Policy{shares, unseenStore, unprotected, foresight}, gaps, dynamoShared)
 }
 
 // Names returns the names of all policies.

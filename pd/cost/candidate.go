@@ -52,6 +52,8 @@ type Candidate struct {
 	KVComing  int
 	KVComesIn time.Duration
 
+	Protected bool // its cache is kept for what is likelier to come back: Protect
+
 	KVBytesPerToken float64 // as servers of its model show it; 0: none does
 
 	nextStep float64 // seconds of its next step, written by PriceServers
@@ -73,6 +75,10 @@ type Demand struct {
 	// sees. Not so where a prompt whose length is known ends with a KV block: Exact.
 	FirstFromPrefill bool
 	Exact            bool // PromptTokens is no estimate
+	// New is the tokens of the prompt that did not come before, and are held nowhere; whole blocks. LostShare is which
+	// share of the tokens of all prompts, 0..1, came before and was evicted everywhere since.
+	New       int
+	LostShare float64
 }
 
 // Candidates is the servers that a request may still use, by role.

@@ -44,6 +44,7 @@ type Terms struct {
 	DecodeCost       time.Duration // its own decoding, and the slower decoding of others, at what they are worth
 	DelayToOthers    time.Duration // requests that wait for prefill wait longer; on a decode server its batch stalls
 	HardwareMismatch time.Duration // the plan gives requests of its lengths to other hardware: see hardwareMismatches
+	Eviction         time.Duration // its KV takes the place of what is likelier to come back: see eviction
 	FirstFromPrefill bool          // prefill says the first token: Transfer to Step, but for Held, come behind it
 	Held             time.Duration // the part of these for which prefill's token is held, so that the gap behind it meets the objective
 }
@@ -70,7 +71,7 @@ func (t *Terms) FirstGap() time.Duration {
 
 // Total is what alternatives are compared by.
 func (t *Terms) Total() time.Duration {
-	return t.FirstStep() + t.DecodeCost + t.DelayToOthers + t.HardwareMismatch
+	return t.FirstStep() + t.DecodeCost + t.DelayToOthers + t.HardwareMismatch + t.Eviction
 }
 
 // pricing is what one choice works with; used again it allocates nothing.
@@ -140,7 +141,7 @@ func (f *Candidates) Alternative(s *order.Servers, t *order.Ticket, pair order.P
 	a := Alternative{Decode: f.Decode[pair.Decode].ID, Misses: terms.Misses, Price: price, Terms: Terms{
 		Ready: Duration(terms.Ready), Queue: Duration(terms.Ahead), Prefill: Duration(terms.Prefill), Transfer: Duration(terms.Transfer),
 		KVRoom: Duration(terms.KVRoom), Step: Duration(terms.Step), DecodeCost: Duration(terms.DecodeCost), DelayToOthers: Duration(terms.DelayToOthers), HardwareMismatch: Duration(terms.HardwareMismatch),
-		FirstFromPrefill: terms.FirstFromPrefill, Held: Duration(terms.Held),
+		Eviction: Duration(terms.Eviction), FirstFromPrefill: terms.FirstFromPrefill, Held: Duration(terms.Held),
 	}}
 	if pair.Prefill != order.Aggregated {
 		a.Prefill = f.Prefill[pair.Prefill].ID

@@ -32,6 +32,12 @@ func TestChoose_Golden(t *testing.T) {
 					*objective = time.Duration(ms) * time.Millisecond
 				}
 			}
+			if d.HasArg("new") {
+				var percent int
+				d.ScanArgs(t, "new", &r.New)
+				d.ScanArgs(t, "lost-percent", &percent)
+				r.LostShare = float64(percent) / 100
+			}
 			m, f := Default(), parseField(t, d)
 			if d.HasArg("shares") {
 				f.Shares = parseShares(t, d, r)
@@ -148,6 +154,8 @@ func setCandidate(t *testing.T, d *datadriven.TestData, c *Candidate, word strin
 		c.PieceBlock = n
 	case "first": // tokens of a KV block
 		c.FirstBlock = n
+	case "protected":
+		c.Protected, err = true, nil
 	case "group":
 		c.Group = n
 	case "kvused":
@@ -188,6 +196,9 @@ func pricedTable(m *Model, r Demand, f Candidates) string {
 		}
 		if e.HardwareMismatch > 0 {
 			missed += fmt.Sprintf("   hardware mismatch %.2f", e.HardwareMismatch)
+		}
+		if e.Eviction > 0 {
+			missed += fmt.Sprintf("   eviction %.2f", e.Eviction)
 		}
 		if e.Ready > 0 {
 			missed += fmt.Sprintf("   ready in %.2f", e.Ready)

@@ -10,7 +10,7 @@ type Explained struct {
 	Prefill          string  `json:"prefill,omitempty"`
 	Decode           string  `json:"decode"`
 	Chosen           bool    `json:"chosen,omitempty"`
-	Total            float64 `json:"total_ms"`               // first token and gap, decode cost, delay to others and hardware mismatch
+	Total            float64 `json:"total_ms"`               // first token and gap, decode cost, delay to others, hardware mismatch and eviction
 	First            float64 `json:"first_token_ms"`         // ready to step, or to prefill where that says it
 	FirstGap         float64 `json:"first_gap_ms,omitempty"` // transfer to step, where prefill says the first token
 	Ready            float64 `json:"ready_ms,omitempty"`     // adapters to load
@@ -21,8 +21,9 @@ type Explained struct {
 	Step             float64 `json:"step_ms"`
 	DecodeCost       float64 `json:"pace_ms"`
 	DelayToOthers    float64 `json:"burden_ms"`
-	HardwareMismatch float64 `json:"misfit_ms,omitempty"` // the plan gives such requests to other hardware
-	Misses           int     `json:"misses,omitempty"`    // objectives
+	HardwareMismatch float64 `json:"misfit_ms,omitempty"`   // the plan gives such requests to other hardware
+	Eviction         float64 `json:"eviction_ms,omitempty"` // KV that is likelier to come back would go
+	Misses           int     `json:"misses,omitempty"`      // objectives
 	// Tokens of the prompt that the two hold already, on their GPUs; and what else of
 	// it the one that prefills has in CPU memory and on disk.
 	PrefillCached int `json:"prefill_cached,omitempty"`
@@ -83,6 +84,6 @@ func (a *Alternative) Explained() Explained {
 	return Explained{
 		Prefill: a.Prefill, Decode: a.Decode, Misses: a.Misses, Total: ms(t.Total()), First: ms(t.TTFT()), FirstGap: ms(t.FirstGap()),
 		Ready: ms(t.Ready), Queue: ms(t.Queue), Compute: ms(t.Prefill), Transfer: ms(t.Transfer),
-		KVRoom: ms(t.KVRoom), Step: ms(t.Step), DecodeCost: ms(t.DecodeCost), DelayToOthers: ms(t.DelayToOthers), HardwareMismatch: ms(t.HardwareMismatch),
+		KVRoom: ms(t.KVRoom), Step: ms(t.Step), DecodeCost: ms(t.DecodeCost), DelayToOthers: ms(t.DelayToOthers), HardwareMismatch: ms(t.HardwareMismatch), Eviction: ms(t.Eviction),
 	}
 }

@@ -36,7 +36,7 @@ func TestExplain_ShowsTheChosenAndTheCheapestAlone(t *testing.T) {
 			alone += e.Decode
 		}
 		first := e.Ready + e.Queue + e.Compute + e.Transfer + e.KVRoom + e.Step
-		if math.Abs(first-e.First) > 0.01 || math.Abs(first+e.DecodeCost+e.DelayToOthers+e.HardwareMismatch-e.Total) > 0.01 {
+		if math.Abs(first-e.First) > 0.01 || math.Abs(first+e.DecodeCost+e.DelayToOthers+e.HardwareMismatch+e.Eviction-e.Total) > 0.01 {
 			t.Errorf("the terms do not add up: %+v", e)
 		}
 		if want := float64(8000 * assumedKVBytes); e.Prefill != "" && e.Moved != want || e.Prefill == "" && e.Moved != 0 {

@@ -118,7 +118,7 @@ func (c *Candidate) priceStep(to *order.DecodeState) {
 	if c.KVKnown {
 		to.KVRoom = c.KVFree
 	}
-	to.Excluded, to.GoesOn = c.Excluded, c.FirstBlock > 0
+	to.Excluded, to.GoesOn, to.Protected = c.Excluded, c.FirstBlock > 0, c.Protected
 }
 
 // inSeconds is d.Seconds without its division into whole seconds and the rest: it is asked for each
@@ -158,7 +158,7 @@ func (m *Model) PriceRequest(r Demand, f *Candidates, t *order.Ticket) {
 	t.Tokens, t.Output, t.PairsFirst = r.PromptTokens, float64(r.OutputTokens), m.PairsFirst
 	t.TTFT, t.ITL, t.Weights = r.TTFT.Seconds(), r.ITL.Seconds(), r.Objective.Of(r.TTFT.Seconds()).Weights()
 	t.FirstFromPrefill = r.FirstFromPrefill && !f.endsWithBlock(r)
-	t.PerStep, t.StepWork = f.reference.Fixed(), f.referenceStep
+	t.PerStep, t.StepWork, t.Eviction = f.reference.Fixed(), f.referenceStep, f.eviction(&r)
 	t.Resize(len(f.Prefill), len(f.Decode))
 	t.PrefillReady, t.DecodeReady, t.StreamShare = t.PrefillReady[:0], t.DecodeReady[:0], t.StreamShare[:0]
 	handsOver, work := f.handsOver(r, m.BlockTokens), newWork(r.PromptTokens)

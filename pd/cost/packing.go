@@ -114,6 +114,7 @@ func (c *Candidate) pack(x *packing.Coder) {
 	x.Bool(&c.KVKnown)
 	packing.Int(x, &c.KVComing)
 	packing.Int(x, &c.KVComesIn)
+	x.Bool(&c.Protected)
 	x.Float(&c.KVBytesPerToken)
 }
 
@@ -136,6 +137,8 @@ func (r *Demand) Pack(x *packing.Coder) {
 	packing.Text(x, &r.Home.Decode)
 	x.Bool(&r.FirstFromPrefill)
 	x.Bool(&r.Exact)
+	packing.Int(x, &r.New)
+	x.Float(&r.LostShare)
 }
 
 // Pack writes or reads an alternative.
@@ -151,6 +154,7 @@ func (a *Alternative) Pack(x *packing.Coder) {
 	packing.Int(x, &a.Terms.DecodeCost)
 	packing.Int(x, &a.Terms.DelayToOthers)
 	packing.Int(x, &a.Terms.HardwareMismatch)
+	packing.Int(x, &a.Terms.Eviction)
 	x.Bool(&a.Terms.FirstFromPrefill)
 	packing.Int(x, &a.Terms.Held)
 	packing.Int(x, &a.Misses)

@@ -106,10 +106,10 @@ func TestCandidates_ExplainedAlikeOncePacked(t *testing.T) {
 		f.Prefill[i].Queue, f.Decode[i].Running = time.Duration(i)*time.Millisecond, 10*i
 		f.Prefill[i].Cached.GPU, f.Prefill[i].FirstBlock, f.Decode[i].FirstBlock = 100*i, 16, 16
 		f.Awaiting = append(f.Awaiting, i%3)
-		f.Decode[i].PieceBlock, f.Decode[i].Group = 16, 1+i/2
+		f.Decode[i].PieceBlock, f.Decode[i].Group, f.Decode[i].Protected = 16, 1+i/2, i%2 == 0
 	}
 	f.AverageAwaiting, f.StreamDiscount, f.KVPrice = 0.75, 0.5, 1e-6
-	r := Demand{PromptTokens: 5000, OutputTokens: 200, TTFT: time.Second, ITL: 50 * time.Millisecond, Gap: 100 * time.Millisecond, FirstFromPrefill: true}
+	r := Demand{PromptTokens: 5000, OutputTokens: 200, TTFT: time.Second, ITL: 50 * time.Millisecond, Gap: 100 * time.Millisecond, FirstFromPrefill: true, New: 4000, LostShare: 0.15}
 	chosen, ok := m.Choose(r, f, func(int) int { return 0 })
 	if !ok {
 		t.Fatal("there is no alternative")

@@ -207,7 +207,7 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 			Ahead: rapid.SampledFrom([]float64{0, 0.3}).Draw(t, "prompts ahead"),
 			Step:  rapid.Float64Range(0.01, 0.1).Draw(t, "step"), PerToken: rapid.Float64Range(0, 1e-6).Draw(t, "per token"), Used: rapid.IntRange(0, 100_000).Draw(t, "used"),
 			KVComing: rapid.SampledFrom([]int{0, 0, 5000}).Draw(t, "coming"), KVComesIn: rapid.SampledFrom([]float64{0, 2}).Draw(t, "comes in"),
-			Running: rapid.IntRange(0, 3).Draw(t, "running"), KVRoom: rapid.IntRange(0, 30_000).Draw(t, "room"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0, GoesOn: rapid.Bool().Draw(t, "goes on"), Receiving: drawLinkUse(t, "receiving"),
+			Running: rapid.IntRange(0, 3).Draw(t, "running"), KVRoom: rapid.IntRange(0, 30_000).Draw(t, "room"), Protected: rapid.Bool().Draw(t, "protected"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0, GoesOn: rapid.Bool().Draw(t, "goes on"), Receiving: drawLinkUse(t, "receiving"),
 		})
 	}
 	s.CompareSteps()
@@ -218,7 +218,7 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 	var tickets []*Ticket
 	for id := range rapid.IntRange(1, 12).Draw(t, "tickets") {
 		k := &Ticket{ID: int64(id), Arrived: virtual(seconds.Draw(t, "arrived")), Tokens: rapid.IntRange(100, 20_000).Draw(t, "tokens"),
-			Output: 300, Weights: rapid.SampledFrom([]Objective{Latency, Throughput}).Draw(t, "objective").Weights(), PairsFirst: rapid.Bool().Draw(t, "pairs first"), TTFT: rapid.SampledFrom([]float64{0, 3, 10}).Draw(t, "ttft"), ITL: rapid.SampledFrom([]float64{0, 0.05}).Draw(t, "itl"), FirstFromPrefill: rapid.Bool().Draw(t, "first from prefill")}
+			Output: 300, Weights: rapid.SampledFrom([]Objective{Latency, Throughput}).Draw(t, "objective").Weights(), PairsFirst: rapid.Bool().Draw(t, "pairs first"), TTFT: rapid.SampledFrom([]float64{0, 3, 10}).Draw(t, "ttft"), ITL: rapid.SampledFrom([]float64{0, 0.05}).Draw(t, "itl"), FirstFromPrefill: rapid.Bool().Draw(t, "first from prefill"), Eviction: rapid.SampledFrom([]float64{0, 0.5, 3}).Draw(t, "eviction")}
 		for range prefills {
 			k.Prefill, k.Reference = append(k.Prefill, seconds.Draw(t, "prefill")), append(k.Reference, seconds.Draw(t, "reference"))
 		}
@@ -265,6 +265,9 @@ func slowCost(s *Servers, t *Ticket, pair Pair, price float64) float64 {
 		misses++
 	}
 	cost := t.Weights.Decode * t.Output * (d.Step + t.Weights.Beyond*d.Beyond + d.PerToken*float64(t.Tokens*d.Running))
+	if d.Protected {
+		cost += t.Eviction
+	}
 	if !s.Gate && d.Running > 0 && d.KVRoom < t.Tokens {
 		there += float64(t.Tokens-d.KVRoom) / float64(max(d.Used, t.Tokens)) * d.Step * t.Output
 	}

@@ -74,6 +74,7 @@ type DecodeState struct {
 	// that room stands empty until they come, in KVComesIn seconds in their mean.
 	KVComing  int
 	KVComesIn float64
+	Protected bool // its cache is: Ticket.Eviction
 	Excluded  bool // it may not be chosen now
 	GoesOn    bool // it can continue an answer behind prefill's first token
 
@@ -135,6 +136,9 @@ func (s *Servers) decodeSideUnqueued(t *Ticket, d *DecodeState, first, token flo
 	soon, cost := d.StepSeconds(t), d.leastCost(t)
 	if t.ITL > 0 && soon > t.ITL {
 		cost += Miss
+	}
+	if d.Protected {
+		cost += t.Eviction
 	}
 	if !s.Gate {
 		room := d.KVRoomSeconds(t)
@@ -231,7 +235,7 @@ const idleAhead = 0.1
 // Best returns the pair with the least cost over all servers, free or not, and the cost; +Inf if
 // there is none:
 //
-//	ready + ahead + prefill + transfer + KV room + step + decode cost + delay to others + hardware mismatch, and Miss
+//	ready + ahead + prefill + transfer + KV room + step + decode cost + delay to others + hardware mismatch + eviction, and Miss
 //	for each objective missed
 //
 // See Terms. price is what a second of prefill costs requests that wait for prefill. There is one

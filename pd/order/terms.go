@@ -14,6 +14,7 @@ type Terms struct {
 	DecodeCost       float64 // its own decoding, and the slower decoding of others, at what they are worth
 	DelayToOthers    float64 // requests that wait for prefill wait longer; on a decode server its batch stands still
 	HardwareMismatch float64 // the plan gives requests of its lengths to other hardware
+	Eviction         float64 // its KV takes the place of what is likelier to come back
 	Misses           int     // objectives that it is predicted to miss: its own, and those of streams that stand still for it
 	FirstFromPrefill bool    // the client gets prefill's token: Transfer to Step, but for Held, come behind it
 	Held             float64 // the part of these for which prefill's token is held: see Ticket.held
@@ -37,7 +38,7 @@ func (t *Terms) FirstStep() float64 {
 
 // Cost is what pairs are compared by.
 func (t *Terms) Cost() float64 {
-	return t.FirstStep() + t.DecodeCost + t.DelayToOthers + t.HardwareMismatch + Miss*float64(t.Misses)
+	return t.FirstStep() + t.DecodeCost + t.DelayToOthers + t.HardwareMismatch + t.Eviction + Miss*float64(t.Misses)
 }
 
 // Possible reports whether a request may have a pair, leaving room apart.
@@ -89,6 +90,9 @@ func (s *Servers) Servable(t *Ticket) bool {
 func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 	d := &s.Decode[pair.Decode]
 	terms := Terms{Ready: at(t.DecodeReady, pair.Decode), Step: d.StepSeconds(t), DecodeCost: d.DecodeCost(t)}
+	if d.Protected {
+		terms.Eviction = t.Eviction
+	}
 	if !s.Gate {
 		terms.KVRoom = d.KVRoomSeconds(t)
 	}

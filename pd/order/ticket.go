@@ -29,6 +29,10 @@ type Ticket struct {
 	// none. See Order.Admit.
 	Latest time.Duration
 
+	// Eviction is what it costs, in seconds, that its KV takes the place of other KV in the cache of a decode server that is
+	// Protected.
+	Eviction float64
+
 	Output    float64 // tokens that the answer is expected to have
 	TTFT, ITL float64 // objectives in seconds, 0 is none; TTFT is from Arrived
 	Weights   Weights

@@ -3,8 +3,8 @@
 // the next choice finds. It is pure, with a clock of the log's.
 //
 // Place binds a request as it arrives; Late lets requests wait for their turn, in the gateway's own
-// order. Left out are prompts that are cut into pieces, transfers that slow each other down, and batches
-// that grow while an answer is written: loadtest/policy has them.
+// order. Left out are prompts that are cut into pieces, KV that prefill fetches, caches that are protected, transfers
+// that slow each other down, and batches that grow while an answer is written: loadtest/policy has them.
 package replay
 
 import (

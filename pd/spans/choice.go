@@ -76,6 +76,7 @@ func RecordChoice(span trace.Span, c *decision.Choice) {
 		seconds("tandem.cost.decode_seconds", terms.DecodeCost),
 		seconds("tandem.cost.delay_to_others_seconds", terms.DelayToOthers),
 		seconds("tandem.cost.hardware_mismatch_seconds", terms.HardwareMismatch),
+		seconds("tandem.cost.eviction_seconds", terms.Eviction),
 	)
 	if c.Reason != "" {
 		span.SetAttributes(attribute.String("tandem.aggregated_because", c.Reason))

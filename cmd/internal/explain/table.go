@@ -38,6 +38,7 @@ var columns = []column{
 	{"decode|cost", number(func(e cost.Explained) float64 { return e.DecodeCost }), 7},
 	{"delay to|others", number(func(e cost.Explained) float64 { return e.DelayToOthers }), 8},
 	{"hardware|mismatch", number(func(e cost.Explained) float64 { return e.HardwareMismatch }), 3},
+	{"eviction", number(func(e cost.Explained) float64 { return e.Eviction }), 3},
 	{"prefill|holds", heldText, 9},
 	{"decode|holds", func(e cost.Explained) string { return strconv.Itoa(e.DecodeCached) }, 6},
 	{"moved|MB", number(func(e cost.Explained) float64 { return e.Moved / 1e6 }), 2},
@@ -83,7 +84,7 @@ func (p *printer) alternatives(a *gateway.ChoiceStatus) {
 		gap = " + first gap"
 	}
 	p.say("times in ms: first token%s = ready + queue + prefill + transfer + kv room + step;", gap)
-	p.say("total = first token%s + decode cost + delay to others + hardware mismatch", gap)
+	p.say("total = first token%s + decode cost + delay to others + hardware mismatch + eviction", gap)
 	if p.wide {
 		for _, line := range table(a.Alternatives, columns, named) {
 			p.say("%s", line)

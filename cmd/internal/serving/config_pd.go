@@ -92,6 +92,9 @@ func (c *pdConfig) bindService(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.FetchKV, "fetch-kv", c.FetchKV,
 		"let a prefill server fetch the KV of a prompt's beginning from a decode server that holds it, where that is predicted to be faster than "+
 			"computing it and engines are known to take it (vLLM since 0.32 with NIXL, and the prompt's token ids are certain)")
+	fs.BoolVar(&c.ProtectKV, "protect-kv", c.ProtectKV,
+		"with fetch-kv, and where more than an eighth of the tokens of prompts were evicted everywhere before they came back: what is new of a "+
+			"prompt costs more on half of the decode servers, so that their caches hold longer what comes back")
 	fs.DurationVar((*time.Duration)(&c.Pieces), "prefill-pieces", time.Duration(c.Pieces),
 		"cut prompts whose prefill takes longer than that `time`, where requests wait for their turn and engines are known to take "+
 			"it (vLLM since 0.32 with NIXL, and the prompt's token ids are certain): after each piece the rest waits again, shorter requests go "+

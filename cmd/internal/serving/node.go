@@ -24,6 +24,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/gateway/live"
 	"github.com/tandem-gateway/tandem/gateway/peers"
+	"github.com/tandem-gateway/tandem/kvstate/ghost"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/cost"
@@ -206,10 +207,12 @@ func (n *Node) learnKV(own http.RoundTripper, reg *prometheus.Registry) (err err
 func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) error {
 	cfg, queue, suspects := &n.cfg, queue.New(n.cfg.pd.queue), retry.NewQuarantine()
 	metrics := pd.NewMetrics(reg, cfg.telemetry.histograms, queue, suspects)
+	ghosts := new(ghost.Memories)
+	reg.MustRegister(pd.LostShares(ghosts))
 	binder := &pd.Binder{Queue: queue, Tracer: n.tracing.Tracer("tandem"), Chooser: &pd.Chooser{
 		Snapshotter: pd.Snapshotter{
 			Config: cfg.pd.BindConfig, Fleet: n.fleet, Links: cost.NewLinks(cfg.cost.links), Locality: n.locality, Cost: cfg.cost.Model,
-			Answers: new(answerkv.Answers), Meetings: new(predict.Meetings),
+			Answers: new(answerkv.Answers), Meetings: new(predict.Meetings), Ghosts: ghosts,
 		},
 		Outputs: predict.NewOutputs(), Prompts: predict.NewPrompts(), Metrics: metrics,
 	}}

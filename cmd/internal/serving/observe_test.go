@@ -177,7 +177,7 @@ func TestObserve_TheDecisionIsExplained(t *testing.T) {
 		if i > 0 && e.Misses == d.Attempts[0].Alternatives[i-1].Misses && e.Total < d.Attempts[0].Alternatives[i-1].Total {
 			t.Error("not in the order of cost")
 		}
-		if parts := e.Queue + e.Compute + e.Transfer + e.KVRoom + e.Step + e.DecodeCost + e.DelayToOthers + e.HardwareMismatch; parts < e.Total-0.01 || parts > e.Total+0.01 {
+		if parts := e.Queue + e.Compute + e.Transfer + e.KVRoom + e.Step + e.DecodeCost + e.DelayToOthers + e.HardwareMismatch + e.Eviction; parts < e.Total-0.01 || parts > e.Total+0.01 {
 			t.Errorf("terms add up to %v, total is %v", parts, e.Total)
 		}
 	}

@@ -113,7 +113,7 @@ func TestTrace_TellsWhatARequestTook(t *testing.T) {
 		"tandem.candidates.prefill": 2, "tandem.candidates.decode": 2, "tandem.cost.misses": 0, "tandem.cause": nil,
 	})
 	parts := 0.0
-	for _, term := range []string{"ready", "queue", "prefill", "transfer", "kv_room", "step", "decode", "delay_to_others", "hardware_mismatch"} {
+	for _, term := range []string{"ready", "queue", "prefill", "transfer", "kv_room", "step", "decode", "delay_to_others", "hardware_mismatch", "eviction"} {
 		parts += chosen["tandem.cost."+term+"_seconds"].(float64)
 	}
 	if total := chosen["tandem.cost.total_seconds"].(float64); parts < total-1e-6 || parts > total+1e-6 {

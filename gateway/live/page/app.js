@@ -408,7 +408,7 @@ function drawScaling() {
 
 // Of the time to the first token, in its order; then what a choice is priced by besides.
 const terms = [["ready_ms", "ready"], ["queue_ms", "queue"], ["prefill_ms", "prefill"], ["transfer_ms", "transfer"], ["room_ms", "KV room"], ["step_ms", "step"]];
-const costs = [["pace_ms", "decode cost"], ["burden_ms", "delay to others"], ["misfit_ms", "hardware mismatch"]];
+const costs = [["pace_ms", "decode cost"], ["burden_ms", "delay to others"], ["misfit_ms", "hardware mismatch"], ["eviction_ms", "eviction"]];
 
 function drawDecisions() {
   if (!$("terms-legend").children.length) $("terms-legend").append(...terms.map(([, name], k) => [el("i", { class: "f" + k }), name]).flat());
