@@ -20,6 +20,8 @@ const (
 	mostEntries = 1 << 18
 	// window is among how many prompts an old one counts: a factor e less after so many.
 	window = 500
+	// leastPrompts is of how many at least a share is told: the first ones after a start say little.
+	leastPrompts = 100
 	// askAgain is after how many prompts a Memory of caches that hold nothing, as far as is known, asks what they hold.
 	askAgain = 256
 )
@@ -44,6 +46,7 @@ type Memory struct {
 	most        int                 // entries of each
 	untilAsked  int                 // prompts until caches that hold nothing are asked for again
 	lost, asked float64             // tokens of an average prompt lately: those that were lost, and all
+	prompts     int                 // that were entered, up to leastPrompts
 
 	share atomic.Uint64 // bits of lost / asked
 }
@@ -92,7 +95,7 @@ func (m *Memory) Enter(p *Prompt, lost int, holds func() int) {
 	}
 	m.lost += (float64(lost) - m.lost) / window
 	m.asked += (float64(p.Tokens()) - m.asked) / window
-	if m.asked > 0 {
+	if m.prompts = min(m.prompts+1, leastPrompts); m.prompts == leastPrompts && m.asked > 0 {
 		m.share.Store(math.Float64bits(m.lost / m.asked))
 	}
 }
@@ -122,7 +125,8 @@ func entries(held, entryTokens int) int {
 	return min(max(1, Reach*held/entryTokens), mostEntries)
 }
 
-// LostShare is which share of the tokens of prompts, 0..1, came before and was held nowhere any more, lately.
+// LostShare is which share of the tokens of prompts, 0..1, came before and was held nowhere any more, lately; 0 until enough
+// came.
 func (m *Memory) LostShare() float64 { return math.Float64frombits(m.share.Load()) }
 
 // Memories are those of several models. The zero value is ready; many goroutines may use them.

@@ -78,6 +78,12 @@ func TestMemory_LostIsAShareOfTokensLately(t *testing.T) {
 	if m.LostShare() != 0 {
 		t.Error("something is lost before anything came")
 	}
+	for range leastPrompts - 1 {
+		m.Enter(prompt(1, 2, Stride), 1024, room(1<<20))
+	}
+	if lost := m.LostShare(); lost != 0 {
+		t.Errorf("%.3f are lost of the first prompts", lost)
+	}
 	for range 10 * window {
 		m.Enter(prompt(1, 6, Stride), 0, room(1<<20))
 		m.Enter(prompt(1, 2, Stride), 1024, room(1<<20))

@@ -47,13 +47,13 @@ func TestProtect_NewPromptsWhereMuchIsLost(t *testing.T) {
 				ask(1000)
 				return c.metric("tandem_kv_index_blocks", `tier="gpu"`) > 0
 			})
-			for range 2 {
-				for seed := range uint64(16) {
+			for range 4 { // a share is told of a hundred prompts
+				for seed := range uint64(28) {
 					ask(seed)
 				}
 				eventually(t, "engines have said what they evicted", func() bool { return c.metric("tandem_kv_index_blocks", `tier="guessed"`) == 0 })
 			}
-			if lost := c.metric("tandem_kv_lost_share"); lost < 0.3 || lost > 0.7 {
+			if lost := c.metric("tandem_kv_lost_share"); lost < 0.5 || lost > 0.9 {
 				t.Errorf("a share of %.2f of prompts was lost", lost)
 			}
 			cost := func(seed uint64) (most float64) {
