@@ -47,6 +47,10 @@ func (o *Order) Admit(t *Ticket, s *Servers, f Forecast) (hold time.Duration, ga
 	o.Add(t, s.Links)
 	all := func(seconds float64, _ int) float64 { return seconds }
 	predicted, supported := o.renewBacklog(&o.predicted, s, all), o.renewBacklog(&o.supported, s, f.supported)
+	longest := supported.startsIn(o.mostWork(), o.kv) // no more of any work is supported
+	if s.Now+f.Margin(longest) <= t.latest() && s.Now+longest <= o.firstLatest {
+		return predicted.startsIn(o.aheadOf(t)), nil, true // nobody is late wherever it stands
+	}
 	inAll, before, kv, behind := 0.0, 0.0, 0, false // work of which is supported: before
 	newcomer, own, firstLatest := newcomer{Ticket: t}, f.supportedWork(t), time.Duration(math.MaxInt64)
 	for q, w := range o.served {
@@ -81,6 +85,17 @@ func (o *Order) Admit(t *Ticket, s *Servers, f Forecast) (hold time.Duration, ga
 		o.work += w.leastWork // it is not in the sum
 	}
 	return hold, gaveWay, true
+}
+
+// aheadOf is the seconds of prefill that go before a request which waits, and the tokens of KV that they and it need.
+func (o *Order) aheadOf(t *Ticket) (work float64, kv int) {
+	for _, w := range o.served {
+		if w == t {
+			break
+		}
+		work, kv = work+w.leastWork, kv+w.kv
+	}
+	return work, kv + t.kv
 }
 
 // mostWork is at least the seconds of prefill that wait, by more than sums differ by their order.
