@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -231,14 +232,14 @@ func TestShutdown_EndsStreamsThatItWillNotWaitForWithAnError(t *testing.T) {
 // A client that connected and sent nothing does not delay a shutdown.
 func TestShutdown_WaitsForNoSilentConnection(t *testing.T) {
 	g := run(t, usual(t), complete().roundTrip, alone(t))
-	silent := g.dial() // accepted before the drain begins, or amid it
+	silent := g.dial() // accepted before the drain begins, or amid it; or never: the system resets it then
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	began := time.Now()
 	if err := g.stop(ctx); err != nil || time.Since(began) > 15*time.Second {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
-	if _, err := silent.Read(make([]byte, 1)); err != io.EOF {
+	if _, err := silent.Read(make([]byte, 1)); err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("%v, want the connection closed", err)
 	}
 }
