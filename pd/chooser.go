@@ -225,7 +225,7 @@ func (ch *Chooser) demand(r *bindRequest, now time.Time) cost.Demand {
 	d.TTFT, d.ITL = ch.Config.SLO(r.req, r.base)
 	d.Gap = ch.gap(r, d.ITL)
 	d.Objective = ch.Config.Objective.of(r.req, r.base)
-	if r.returns.memory != nil && r.returns.new > 0 && ch.Config.ProtectKV && ch.Config.FetchKV {
+	if r.returns.new > 0 && ch.protects() {
 		d.New, d.LostShare = r.returns.new, r.returns.memory.LostShare()
 	}
 	return d

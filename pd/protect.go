@@ -7,7 +7,6 @@ import (
 
 	"github.com/tandem-gateway/tandem/kvstate/ghost"
 	"github.com/tandem-gateway/tandem/pd/connector"
-	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -52,15 +51,8 @@ func (r *bindRequest) setNew(v *snapshot) {
 	if r.returns.memory == nil {
 		return
 	}
-	held := 0
-	for _, servers := range [...][]cost.Candidate{v.candidates.Prefill, v.candidates.Decode} {
-		for i := range servers {
-			held = max(held, servers[i].Cached.Disk) // in any tier
-		}
-	}
 	c := r.prefix.hits.Chain()
-	r.returns.lost = max(0, r.returns.seen-held)
-	r.returns.new = max(0, len(c.Hashes)*c.BlockTokens-max(r.returns.seen, held))
+	r.returns.new, r.returns.lost = v.candidates.NewAndLost(len(c.Hashes)*c.BlockTokens, r.returns.seen)
 }
 
 // enterSeen notes that a request's prompt came, and what of it was lost.
@@ -85,13 +77,15 @@ func (sn *Snapshotter) protectable(r *bindRequest) (tokens int) {
 	return tokens
 }
 
+// protects reports whether caches may be protected: it is of use where prefill fetches from them.
+func (sn *Snapshotter) protects() bool {
+	return sn.Ghosts != nil && sn.Config.ProtectKV && sn.Config.FetchKV
+}
+
 // protect protects the caches of some decode servers where that is of use.
 func (sn *Snapshotter) protect(v *snapshot) {
-	if sn.Ghosts == nil || !sn.Config.ProtectKV || !sn.Config.FetchKV || v.model != v.base {
-		return
-	}
-	if sn.Ghosts.Of(v.base).LostShare() > cost.ProtectsFrom {
-		v.candidates.Protect()
+	if sn.protects() && v.model == v.base {
+		v.candidates.Protect(sn.Ghosts.Of(v.base).LostShare())
 	}
 }
 

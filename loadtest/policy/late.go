@@ -27,19 +27,15 @@ var latePairs = &Policy{
 var pieces = &Policy{
 	Name: "tandem-pieces", Kind: Ours, OneDecider: true,
 	Source: "tandem-late which prefills long prompts in pieces, of which decode pulls one while the next is computed; prefill fetches KV that decode holds where that is faster than computing it; where much KV is lost before it comes back half of the decode servers are spared new prompts; what decode computes itself is cut so that its streams go on between two pieces",
-	New: func(s *Scenario, _ *rand.Rand) any {
-		b := newLateBinder(s, true)
-		b.pieces, b.cuts, b.fetches, b.protects = cost.DefaultPieces, true, true, true
-		return b
-	},
+	New:    func(s *Scenario, _ *rand.Rand) any { return newPieceBinder(s) },
 }
 
 var unprotected = &Policy{
 	Name: "tandem-pieces-unprotected", Kind: Ours, OneDecider: true,
 	Source: "tandem-pieces which spares no decode server new prompts (--protect-kv=false)",
 	New: func(s *Scenario, _ *rand.Rand) any {
-		b := newLateBinder(s, true)
-		b.pieces, b.cuts, b.fetches = cost.DefaultPieces, true, true
+		b := newPieceBinder(s)
+		b.protects = false
 		return b
 	},
 }
@@ -53,8 +49,8 @@ func piecesWithGap(seconds float64) *Policy {
 		Name: fmt.Sprintf("tandem-gap-%gms", 1000*seconds), Kind: Ours, OneDecider: true,
 		Source: fmt.Sprintf("tandem-pieces which lets streams stand still for up to %g s (itl-slo, decode-pieces)", seconds),
 		New: func(s *Scenario, _ *rand.Rand) any {
-			b := newLateBinder(s, true)
-			b.pieces, b.cuts, b.fetches, b.protects, b.gap = cost.DefaultPieces, true, true, true, seconds
+			b := newPieceBinder(s)
+			b.gap = seconds
 			return b
 		},
 	}
@@ -111,6 +107,13 @@ func newLateBinder(s *Scenario, aggregated bool) *lateBinder {
 	f := newFleet(s, aggregated)
 	f.servers.Gate = true
 	return &lateBinder{fleet: f, order: order.New(order.DefaultConfig()), jobs: make(map[int64]*job), refreshedAt: -1}
+}
+
+// newPieceBinder is that of tandem-pieces.
+func newPieceBinder(s *Scenario) *lateBinder {
+	b := newLateBinder(s, true)
+	b.pieces, b.cuts, b.fetches, b.protects = cost.DefaultPieces, true, true, true
+	return b
 }
 
 func (b *lateBinder) Add(v *View, j *job) {

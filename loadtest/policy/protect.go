@@ -1,9 +1,6 @@
 package policy
 
-import (
-	"github.com/tandem-gateway/tandem/kvstate/ghost"
-	"github.com/tandem-gateway/tandem/pd/cost"
-)
+import "github.com/tandem-gateway/tandem/kvstate/ghost"
 
 // returning is what of a request's prompt comes back, as in package pd: tokens that came before, that are new, and that
 // are lost.
@@ -17,17 +14,12 @@ func (f *fleet) setNew(j *job) {
 	if !f.protects {
 		return
 	}
-	held, prompt := 0, knownBlocks(j.req)
-	for _, servers := range [...][]cost.Candidate{f.field.Prefill, f.field.Decode} {
-		for i := range servers {
-			held = max(held, servers[i].Cached.Disk, servers[i].Cached.GPU)
-		}
-	}
+	prompt := knownBlocks(j.req)
 	r := &j.returns
 	if !r.lookedUp {
 		r.lookedUp, r.seen = true, f.ghosts.Seen(&prompt)
 	}
-	r.lost, r.new = max(0, r.seen-held), max(0, prompt.Tokens()-max(r.seen, held))
+	r.new, r.lost = f.field.NewAndLost(prompt.Tokens(), r.seen)
 }
 
 // enterSeen notes that a request goes to its servers.
@@ -48,11 +40,7 @@ func knownBlocks(r *Request) ghost.Prompt {
 
 // protect protects the caches of some decode servers where that is of use.
 func (f *fleet) protect() {
-	if f.protects && f.ghosts.LostShare() > cost.ProtectsFrom {
-		f.field.Protect()
-		return
-	}
-	for d := range f.field.Decode {
-		f.field.Decode[d].Protected = false
+	if f.protects {
+		f.field.Protect(f.ghosts.LostShare())
 	}
 }

@@ -21,13 +21,28 @@ const (
 	evictionWorth = 5
 )
 
-// ProtectsFrom is which share of the tokens of prompts has to be lost for Protect to be of use.
-const ProtectsFrom = leastLost
+// NewAndLost is how many of a prompt's so many tokens are new, and how many were lost, where so many leading ones came
+// before: those that are held nowhere, in any tier.
+func (f *Candidates) NewAndLost(prompt, seen int) (fresh, lost int) {
+	held := 0
+	for _, servers := range [...][]Candidate{f.Prefill, f.Decode} {
+		for i := range servers {
+			held = max(held, servers[i].Cached.GPU, servers[i].Cached.Disk)
+		}
+	}
+	return max(0, prompt-max(seen, held)), max(0, seen-held)
+}
 
-// Protect protects the caches of half of the decode servers that others can fetch from, always of the same ones: of each
-// class those whose IDs have the least hashes. One that prefills too fills its cache by that, and servers that step together
+// Protect protects, where such a share of prompts is lost that it is of use, the caches of half of the decode servers that
+// others can fetch from, always of the same ones: of each class those whose IDs have the least hashes. One that prefills too fills its cache by that, and servers that step together
 // wait for the fullest batch: those are left out.
-func (f *Candidates) Protect() {
+func (f *Candidates) Protect(lostShare float64) {
+	if lostShare <= leastLost {
+		for i := range f.Decode {
+			f.Decode[i].Protected = false
+		}
+		return
+	}
 	var few [64]uint64
 	hashes := few[:0]
 	for i := range f.Decode {

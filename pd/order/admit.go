@@ -63,7 +63,7 @@ func (o *Order) Admit(t *Ticket, s *Servers, f Forecast) (hold time.Duration, ga
 				o.Remove(t)
 				return hold, nil, false
 			}
-			if s.Now+supported.startsIn(o.mostWork(), o.kv) <= o.firstLatest {
+			if s.Now+longest <= o.firstLatest {
 				return hold, nil, true // nobody behind it is late
 			}
 			newcomer.work = q.work()

@@ -111,6 +111,14 @@ func (d *DecodeState) DecodeCost(t *Ticket) float64 {
 	return t.Weights.Decode * t.Output * (d.Step + t.Weights.Beyond*d.Beyond + d.PerToken*float64(t.Tokens)*float64(d.Running))
 }
 
+// eviction is what it costs that the request's KV takes the place of other KV there.
+func (d *DecodeState) eviction(t *Ticket) float64 {
+	if !d.Protected {
+		return 0
+	}
+	return t.Eviction
+}
+
 // leastCost is the least that the server adds to the cost of a request: a step, and the
 // decoding of its answer.
 func (d *DecodeState) leastCost(t *Ticket) float64 { return d.StepSeconds(t) + d.DecodeCost(t) }
@@ -137,9 +145,7 @@ func (s *Servers) decodeSideUnqueued(t *Ticket, d *DecodeState, first, token flo
 	if t.ITL > 0 && soon > t.ITL {
 		cost += Miss
 	}
-	if d.Protected {
-		cost += t.Eviction
-	}
+	cost += d.eviction(t)
 	if !s.Gate {
 		room := d.KVRoomSeconds(t)
 		soon += room

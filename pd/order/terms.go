@@ -89,10 +89,7 @@ func (s *Servers) Servable(t *Ticket) bool {
 // same in fewer steps.
 func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 	d := &s.Decode[pair.Decode]
-	terms := Terms{Ready: at(t.DecodeReady, pair.Decode), Step: d.StepSeconds(t), DecodeCost: d.DecodeCost(t)}
-	if d.Protected {
-		terms.Eviction = t.Eviction
-	}
+	terms := Terms{Ready: at(t.DecodeReady, pair.Decode), Step: d.StepSeconds(t), DecodeCost: d.DecodeCost(t), Eviction: d.eviction(t)}
 	if !s.Gate {
 		terms.KVRoom = d.KVRoomSeconds(t)
 	}

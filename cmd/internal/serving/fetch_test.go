@@ -49,11 +49,16 @@ func (c *cluster) letMeet(path, body string) {
 
 // askByIDs is a completion whose prompt is so many token ids.
 func askByIDs(count int) string {
+	return askWithIDs(9, count, func(i int) int { return 100 + i%1000 })
+}
+
+// askWithIDs is a completion of so many tokens at most, whose prompt is these token ids.
+func askWithIDs(maxTokens, count int, id func(i int) int) string {
 	ids := make([]string, count)
 	for i := range ids {
-		ids[i] = strconv.Itoa(100 + i%1000)
+		ids[i] = strconv.Itoa(id(i))
 	}
-	return `{"model":"test-model","max_tokens":9,"prompt":[` + strings.Join(ids, ",") + `]}`
+	return fmt.Sprintf(`{"model":"test-model","max_tokens":%d,"prompt":[%s]}`, maxTokens, strings.Join(ids, ","))
 }
 
 // What prefill has lost of a prompt and decode holds, prefill fetches from there, whatever the API: it computes the rest

@@ -2,8 +2,6 @@ package serving
 
 import (
 	"math/rand/v2"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,11 +12,7 @@ import (
 // newPrompt is a completion whose prompt is so many token ids that no other has.
 func newPrompt(seed uint64, count int) string {
 	rng := rand.New(rand.NewPCG(seed, 0))
-	ids := make([]string, count)
-	for i := range ids {
-		ids[i] = strconv.Itoa(100 + rng.IntN(1000))
-	}
-	return `{"model":"test-model","max_tokens":2,"prompt":[` + strings.Join(ids, ",") + `]}`
+	return askWithIDs(2, count, func(int) int { return 100 + rng.IntN(1000) })
 }
 
 // Where prompts come again that every server has lost, those that are new stay away from half of the decode servers. What
