@@ -137,7 +137,7 @@ func (sn *Snapshotter) setAnswers(r *bindRequest, v *snapshot, now time.Time) {
 		if c.Class != from.CompatibilityKey() || s == from || n-c.Cached.GPU < leastRead || n <= c.Remote.Tokens {
 			continue
 		}
-		if !s.ReadsAnswers() || !sn.usesAnswers(s) || blockTokensOf(s) != r.prefix.answer.Block {
+		if !s.ReadsAnswers() || !sn.usesAnswers(s) || s.BlockTokens() != r.prefix.answer.Block {
 			continue
 		}
 		c.Remote = cost.Remote{Server: from.ID(), Tokens: n, Answer: true}
@@ -230,7 +230,7 @@ func (o answerKV) sendPrefill(ctx context.Context, st *requestState, b *binding,
 func (o answerKV) wantsIDs(st *requestState, b *binding) bool {
 	req, server := st.req, b.decode.Server()
 	return o.Binder.takesAnswers() && b.handoff.HasKV() && !st.bind.continues && req.Answers <= 1 && !req.Aggregated &&
-		o.Binder.usesAnswers(server) && connector.TakesIDs(st.client.Dialect, st.client.Body) && blockTokensOf(server) > 0
+		o.Binder.usesAnswers(server) && connector.TakesIDs(st.client.Dialect, st.client.Body) && server.BlockTokens() > 0
 }
 
 // askForIDs is a leg's body with the wish for token ids; hidden: the client did not ask for them.
@@ -280,7 +280,7 @@ func keptAnswer(handoff []byte, ids *answerkv.IDs, usage api.Usage, block int) *
 // record remembers the KV that an engine keeps of an answer, or counts it as kept for nobody.
 func (o answerKV) record(st *requestState, b *binding, handoff []byte, ids *answerkv.IDs, usage api.Usage) {
 	server := b.decode.Server()
-	a := keptAnswer(handoff, ids, usage, blockTokensOf(server))
+	a := keptAnswer(handoff, ids, usage, server.BlockTokens())
 	if a == nil {
 		o.recordRetained(server)
 		return

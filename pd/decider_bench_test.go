@@ -78,7 +78,7 @@ func (l *benchLobby) comes(i int) {
 
 // BenchmarkDecider: one wake-up of the decider, all of it: looking at the servers, pricing
 // those whose turn that is, whose turn it is to go, and claiming the servers for the one that goes.
-// Budget (2-core VM, one core), the median of single wake-ups: <= 200 us, and <= 3 ms from scratch,
+// Budget (2-core VM, one core), the median of single wake-ups: <= 200 us, and <= 5 ms (the goal is 3) from scratch,
 // where other servers are there than at the look before and all that wait are priced anew. Where
 // one goes, it is noted of 12,000 tokens that its server will hold them.
 func BenchmarkDecider(b *testing.B) {

@@ -70,7 +70,7 @@ func (o pieceLegs) decodePiece(ctx context.Context, st *requestState, b *binding
 	}
 	b.cut.computed += computed
 	o.Metrics.pieces.WithLabelValues("on_decode").Inc()
-	if kept = b.cut.done == 0 || !usage.Cached.Known || usage.Cached.Tokens >= b.cut.tokens-blockTokensOf(server); !kept {
+	if kept = b.cut.done == 0 || !usage.Cached.Known || usage.Cached.Tokens >= b.cut.tokens-server.BlockTokens(); !kept {
 		server.RecordLostPiece(time.Now())
 		o.Metrics.pieces.WithLabelValues("lost").Inc()
 	}

@@ -122,7 +122,7 @@ func TestDecodePieces_TheCacheKeepsNone(t *testing.T) {
 func TestDecodePiece_WhatTheCacheHadOfTheOnesBefore(t *testing.T) {
 	t.Parallel()
 	f := decodingFleet(t, func(*engine.Config) {})
-	block := blockTokensOf(f.server(f.decode[0]))
+	block := f.server(f.decode[0]).BlockTokens()
 	for name, c := range map[string]struct {
 		done, before int
 		cached       string

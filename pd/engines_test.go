@@ -158,7 +158,7 @@ func (f *engineFleet) identified() {
 	f.t.Helper()
 	f.eventually("the engines say what they are", func() bool {
 		for _, s := range f.Fleet.Servers() {
-			if blockTokensOf(s) == 0 || s.Identity().Engine == "" {
+			if s.BlockTokens() == 0 || s.Identity().Engine == "" {
 				return false
 			}
 		}

@@ -113,7 +113,7 @@ func (o fetcher) fetch(ctx context.Context, st *requestState, b *binding) {
 	server, start := b.prefill.Server(), time.Now()
 	apart := &requestState{req: st.req, bind: bindRequest{req: st.req}} // what fails here is no attempt of the request
 	if f.meets != nil && o.Binder.Meetings.Begin(meetingOf(f.meets, server), start) {
-		o.letMeet(ctx, apart, connector.NewPiece(st.req.Body, f.ids[:blockTokensOf(server)], f.meets, server))
+		o.letMeet(ctx, apart, connector.NewPiece(st.req.Body, f.ids[:server.BlockTokens()], f.meets, server))
 	}
 	if f.from == nil {
 		return
@@ -193,7 +193,7 @@ func (o fetcher) keepAndRead(ctx context.Context, st *requestState, t *connector
 		return decision.NotFetched, failed
 	}
 	c := h.Coverage()
-	if (c.Cached.Known || t.From.ReportsCachedTokens()) && c.Cached.Tokens < c.Tokens-2*blockTokensOf(t.From) { // it computes the last block in any case
+	if (c.Cached.Known || t.From.ReportsCachedTokens()) && c.Cached.Tokens < c.Tokens-2*t.From.BlockTokens() { // it computes the last block in any case
 		return decision.Recomputed, nil
 	}
 	return decision.Fetched, nil

@@ -2,7 +2,6 @@ package pd
 
 import (
 	"errors"
-	"strconv"
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
@@ -74,20 +73,10 @@ func hasMoreBlocks(decode, prefill, blockTokens int) bool {
 // blockTokens is the size of a KV block on both servers of a pair, 0 where they differ or
 // do not report it.
 func blockTokens(from, to *pools.Server) int {
-	if n := blockTokensOf(from); n == blockTokensOf(to) {
+	if n := from.BlockTokens(); n == to.BlockTokens() {
 		return n
 	}
 	return 0
-}
-
-// blockTokensOf is the size of a server's KV blocks, 0 where it does not report it.
-func blockTokensOf(s *pools.Server) int {
-	told := s.Identity().BlockTokens
-	if told == "" { // an error costs an allocation
-		return 0
-	}
-	n, _ := strconv.Atoi(told)
-	return n
 }
 
 // truncatesByAnswer reports whether the engine cuts the prompt to a length that depends on

@@ -238,7 +238,7 @@ func (l *Locality) computing(p *prefix, s *pools.Server, promptTokens int) int {
 	if len(p.text) == 0 {
 		return 0
 	}
-	n, block := l.SentText.Computing(p.saltedModel(), versionOf(s), p.text)*promptTokens/len(p.text), blockTokensOf(s)
+	n, block := l.SentText.Computing(p.saltedModel(), versionOf(s), p.text)*promptTokens/len(p.text), s.BlockTokens()
 	if block == 0 {
 		return n
 	}

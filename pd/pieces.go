@@ -293,7 +293,7 @@ func (o pieceLegs) prefillPiece(ctx context.Context, st *requestState, b *bindin
 // judgePiece holds what a prefill found cached against the pieces before it: one that was evicted
 // was computed in vain.
 func (o pieceLegs) judgePiece(b *binding, server *pools.Server, cached api.Count) {
-	kept := cached.Known && cached.Tokens >= b.cut.tokens-blockTokensOf(server)
+	kept := cached.Known && cached.Tokens >= b.cut.tokens-server.BlockTokens()
 	o.Binder.pieceLosses.Observe(server.ID(), kept, time.Now())
 	outcome := "kept"
 	if !kept {

@@ -395,7 +395,7 @@ func TestJudgePiece_WhatTheNextOneFinds(t *testing.T) {
 	t.Parallel()
 	f := cuttingFleet(t, "0.32.0")
 	s := f.server(f.prefill[0])
-	block := blockTokensOf(s)
+	block := s.BlockTokens()
 	for name, c := range map[string]struct {
 		cached api.Count
 		kept   bool

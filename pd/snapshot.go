@@ -59,10 +59,11 @@ func (sn *Snapshotter) takeSnapshot(model, base string, now time.Time) snapshot 
 // retakeSnapshot is takeSnapshot into the memory of one that is not needed any more.
 func (sn *Snapshotter) retakeSnapshot(v *snapshot, model, base string, now time.Time) {
 	all, share := sn.Fleet.Servers(), sn.Fleet.EjectShare()
-	prefill, panicking := pools.Candidates(all, model, pools.Prefill, share, now)
-	decode, panicked := pools.Candidates(all, model, pools.Decode, share, now)
+	prefills, decodes := serving(all, model, pools.Prefill, now), serving(all, model, pools.Decode, now)
+	prefill, panicking := pools.Candidates(prefills, model, pools.Prefill, share, now)
+	decode, panicked := pools.Candidates(decodes, model, pools.Decode, share, now)
 	*v = snapshot{
-		model: model, base: base, prefill: serving(all, model, pools.Prefill, now), decode: serving(all, model, pools.Decode, now),
+		model: model, base: base, prefill: prefills, decode: decodes,
 		prefillPanic: panicking, decodePanic: panicked,
 		prefillFacts: v.prefillFacts[:0], decodeFacts: v.decodeFacts[:0], strangers: v.strangers[:0],
 		candidates: cost.Candidates{Prefill: v.candidates.Prefill[:0], Decode: v.candidates.Decode[:0]},
@@ -108,14 +109,14 @@ func kvBytesPerToken(prefill, decode []*pools.Server) float64 {
 // candidates appends what is known of servers, of which only the usable may be chosen; they
 // are in the same order.
 func (sn *Snapshotter) candidates(to []cost.Candidate, servers, usable []*pools.Server, tokenBytes float64, now time.Time) []cost.Candidate {
-	to = slices.Grow(to, len(servers))
-	for _, s := range servers {
-		c := candidateOf(s, now)
+	to = slices.Grow(to, len(servers))[:len(servers)]
+	for i, s := range servers {
+		c := &to[i]
+		setCandidate(c, s, now)
 		c.KVBytesPerToken = tokenBytes
 		if c.Excluded = len(usable) == 0 || usable[0] != s; !c.Excluded {
 			usable = usable[1:]
 		}
-		to = append(to, c)
 	}
 	return to
 }
@@ -349,9 +350,15 @@ func (v *snapshot) missing() *NoServerError {
 // says of itself is a scrape old, and counts where it said more: others may use the server too. A step reads the KV
 // of each sequence by itself; what requests share of it takes room once (pools.Server.KVShare), and KVFree is what is
 // left in tokens of such requests.
-func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
-	sent, prefill := s.InFlight(pools.Decode, now), s.InFlight(pools.Prefill, now)
-	c := cost.Candidate{
+func candidateOf(s *pools.Server, now time.Time) (c cost.Candidate) {
+	setCandidate(&c, s, now)
+	return c
+}
+
+// setCandidate is candidateOf into the memory of another one: it is half a kilobyte.
+func setCandidate(c *cost.Candidate, s *pools.Server, now time.Time) {
+	prefill, sent := s.InFlightOfLegs(now)
+	*c = cost.Candidate{
 		ID:       s.ID(),
 		Class:    s.CompatibilityKey(),
 		Group:    s.GroupNumber(),
@@ -362,7 +369,7 @@ func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 		Decodes:  sent.Requests,
 		KVUsed:   sent.Tokens,
 	}
-	block := blockTokensOf(s)
+	block := s.BlockTokens()
 	if connector.KeepsPieces(s) && !s.LosesPieces(now) {
 		c.PieceBlock = block
 	}
@@ -378,7 +385,6 @@ func candidateOf(s *pools.Server, now time.Time) cost.Candidate {
 	c.Running += int(load.ExternalRunning.Value)
 	c.KVUsed += int(load.ExternalKV.Value)
 	c.KVFree, c.KVKnown = kvFree(s, sent, load, now)
-	return c
 }
 
 // kvFree is the tokens of KV that a server has left beside what was sent to decode there, false where it does not say.

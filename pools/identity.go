@@ -31,14 +31,26 @@ type Identity struct {
 
 // IsSince reports whether the version, such as 0.32.1rc1+cu130, is of a release or later.
 func (i Identity) IsSince(major, minor int) bool {
+	r, known := i.release()
+	return known && r.isSince(major, minor)
+}
+
+// release is 0.32 of version 0.32.1rc1+cu130.
+type release struct{ major, minor int }
+
+func (r release) isSince(major, minor int) bool {
+	return r.major > major || r.major == major && r.minor >= minor
+}
+
+func (i Identity) release() (r release, known bool) {
 	first, rest, dotted := strings.Cut(strings.TrimPrefix(i.Version, "v"), ".")
 	if !dotted {
-		return false
+		return r, false
 	}
 	second, _, _ := strings.Cut(rest, ".")
-	a, errA := strconv.Atoi(first)
-	b, errB := strconv.Atoi(second)
-	return errA == nil && errB == nil && (a > major || a == major && b >= minor)
+	major, errMajor := strconv.Atoi(first)
+	minor, errMinor := strconv.Atoi(second)
+	return release{major, minor}, errMajor == nil && errMinor == nil
 }
 
 // identity is an Identity with what is asked of it for each request.
@@ -47,10 +59,18 @@ type identity struct {
 	whole     bool   // every question was answered in this incarnation of the server
 	connector uint64 // key of the connector, where the configuration names none
 	kv        uint64 // key of what else the KV depends on
+	block     int    // tokens of a KV block; 0: not reported
+	isVLLM    bool   // of a release that is known
+	release   release
 }
 
 func newIdentity(reported Identity, whole bool) *identity {
 	id := &identity{Identity: reported, whole: whole, connector: compatibilityKey(cmp.Or(reported.Connector, defaultConnector))}
+	if n, err := strconv.Atoi(reported.BlockTokens); err == nil {
+		id.block = n
+	}
+	id.release, id.isVLLM = reported.release()
+	id.isVLLM = id.isVLLM && reported.Engine == "vllm"
 	if reported.Version+reported.BlockTokens+reported.KVType != "" {
 		id.kv = compatibilityKey(reported.Version, reported.BlockTokens, reported.KVType)
 	}
@@ -89,6 +109,23 @@ func (l *serverState) Identity() Identity {
 	return l.capabilities.identity.Load().Identity
 }
 
+// BlockTokens is the size of the engine's KV blocks in tokens, 0 where it does not report it, as a server outside a fleet.
+func (l *serverState) BlockTokens() int {
+	if l == nil {
+		return 0
+	}
+	return l.capabilities.identity.Load().block
+}
+
+// IsVLLM reports whether the engine tells that it is vLLM 0.minor or later.
+func (l *serverState) IsVLLM(minor int) bool {
+	if l == nil {
+		return false
+	}
+	id := l.capabilities.identity.Load()
+	return id.isVLLM && id.release.isSince(0, minor)
+}
+
 // SetIdentity keeps what the engine reported of itself; whole: it left nothing open that it
 // may still report in this incarnation.
 func (l *serverState) SetIdentity(reported Identity, whole bool) {
@@ -100,7 +137,10 @@ func (l *serverState) Identified() bool { return l.capabilities.identity.Load().
 
 // Connector returns how decode obtains the KV: as configured, else as the engine reports.
 func (s *Server) Connector() string {
-	return cmp.Or(s.Spec.Connector, s.Identity().Connector, defaultConnector)
+	if s.Spec.Connector != "" || s.serverState == nil {
+		return cmp.Or(s.Spec.Connector, defaultConnector)
+	}
+	return cmp.Or(s.capabilities.identity.Load().Connector, defaultConnector)
 }
 
 // Store names the KV store outside the engines that the server shares with those of the same name,

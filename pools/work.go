@@ -45,7 +45,11 @@ func LegIndex(leg Role) int {
 func (l *workInFlight) OwnInFlight(leg Role, now time.Time) InFlight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w := &l.work[LegIndex(leg)]
+	return inFlight(&l.work[LegIndex(leg)], now)
+}
+
+// inFlight is what a backlog has outstanding.
+func inFlight(w *curve.Backlog, now time.Time) InFlight {
 	w.Pass(now)
 	return InFlight{Requests: w.Len(), Tokens: w.Tokens(), Prompts: w.Prompts(), Seen: w.Seen(), Queue: w.Ahead(now), Stays: w.Floor(), Forming: w.Forming(), Rest: w.Rest()}
 }
@@ -54,6 +58,18 @@ func (l *workInFlight) OwnInFlight(leg Role, now time.Time) InFlight {
 // this one knows.
 func (s *Server) InFlight(leg Role, now time.Time) InFlight {
 	return s.OwnInFlight(leg, now).Plus(s.othersInFlight(leg, now))
+}
+
+// InFlightOfLegs is InFlight of both legs.
+func (s *Server) InFlightOfLegs(now time.Time) (prefill, decode InFlight) {
+	s.mu.Lock()
+	prefill, decode = inFlight(&s.work[LegIndex(Prefill)], now), inFlight(&s.work[LegIndex(Decode)], now)
+	s.mu.Unlock()
+	if w := s.fleet.replicas.Load(); w != nil {
+		prefill = prefill.Plus((*w).InFlight(s.id, Prefill, now))
+		decode = decode.Plus((*w).InFlight(s.id, Decode, now))
+	}
+	return prefill, decode
 }
 
 // FallsTo returns in how long the prefill work ahead on the server, or what is ahead of its

@@ -42,7 +42,7 @@ func SaysFirst(from, to *pools.Server) bool { return MaySayFirst(from) && MaySay
 // MaySayFirst reports whether a server can do its part in that: as a prefill server it says the
 // token, as a decode server it goes on behind it.
 func MaySayFirst(s *pools.Server) bool {
-	return Of(s) == nixl && isVLLM(s, 32) && s.ReportsTokenIDs()
+	return Of(s) == nixl && s.IsVLLM(32) && s.ReportsTokenIDs()
 }
 
 // wholeBlocks are the KV blocks that a hand-off names, none where they are not those of one

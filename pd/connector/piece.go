@@ -13,7 +13,7 @@ func TakesPieces(from, to *pools.Server) bool { return SaysFirst(from, to) }
 
 // KeepsPieces reports whether a server's prefix cache is known to keep a piece of a prompt, which it
 // computes by itself, until the next one comes: vLLM's since 0.32 (loadtest/e2e/vllm).
-func KeepsPieces(s *pools.Server) bool { return Of(s).Aggregated && isVLLM(s, 32) }
+func KeepsPieces(s *pools.Server) bool { return Of(s).Aggregated && s.IsVLLM(32) }
 
 // keptOfPrompt are the fields of a request that say whose KV its tokens have, and when its turn is.
 var keptOfPrompt = []string{"model", "cache_salt", "priority"}

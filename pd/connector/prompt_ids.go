@@ -13,11 +13,11 @@ import (
 // vLLM reads since 0.32 (vllm/renderers/online_renderer.py). It ignores them there with
 // media or echo, and has no text of the prompt to show.
 func sharesIDs(d *api.Dialect, body api.Body, from, to *pools.Server) bool {
-	tells := isVLLM(from, 11) && from.ReportsTokenIDs() // since 0.10.2, ignored before
+	tells := from.IsVLLM(11) && from.ReportsTokenIDs() // since 0.10.2, ignored before
 	if Of(to) != nixl || !tells {
 		return false
 	}
-	return mayShareIDs(d, body) && (d != api.Chat || isVLLM(to, 32))
+	return mayShareIDs(d, body) && (d != api.Chat || to.IsVLLM(32))
 }
 
 // mayShareIDs reports whether a request may be given as the ids of its prompt: a completion of a
@@ -46,12 +46,6 @@ func readsMessages(body api.Body) bool {
 	calls := !tools.Null() && !tools.IsEmptyArray() && string(body.Get("tool_choice")) != `"none"`
 	begins := body.Get("add_generation_prompt")
 	return calls || !begins.Null() && string(begins) != "true"
-}
-
-// isVLLM reports whether a server tells that it runs vLLM 0.minor or later.
-func isVLLM(s *pools.Server, minor int) bool {
-	told := s.Identity()
-	return told.Engine == "vllm" && told.IsSince(0, minor)
 }
 
 // showingPrompt are the fields that make vLLM show the prompt's text in its answer, or
