@@ -284,16 +284,22 @@ func (v *snapshot) leaveOut(id string) {
 
 // usable reports whether one of the servers may be chosen in some way.
 func (v *snapshot) usable(servers []cost.Candidate) bool {
-	return slices.ContainsFunc(servers, func(c cost.Candidate) bool { return !c.Excluded && !(c.NoPair && c.NoAggregated) })
+	for i := range servers { // slices.ContainsFunc would copy each server
+		if c := &servers[i]; !c.Excluded && !(c.NoPair && c.NoAggregated) {
+			return true
+		}
+	}
+	return false
 }
 
 // twoServers reports whether one server may prefill and another one decode, whether or not they make a pair.
 func (v *snapshot) twoServers() bool {
 	for p := range v.candidates.Prefill {
 		from := &v.candidates.Prefill[p]
-		other := func(to cost.Candidate) bool { return !to.Excluded && to.ID != from.ID }
-		if !from.Excluded && slices.ContainsFunc(v.candidates.Decode, other) {
-			return true
+		for d := range v.candidates.Decode {
+			if to := &v.candidates.Decode[d]; !from.Excluded && !to.Excluded && to.ID != from.ID {
+				return true
+			}
 		}
 	}
 	return false

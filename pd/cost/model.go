@@ -249,9 +249,18 @@ func (f *Candidates) handsOver(r Demand, blockTokens int) bool {
 // endsWithBlock reports whether a prompt is known to end with a KV block of the servers that
 // could say its first token: decode says that one then.
 func (f *Candidates) endsWithBlock(r Demand) bool {
-	return r.Exact && slices.ContainsFunc(f.Prefill, func(c Candidate) bool {
-		return c.FirstBlock > 0 && r.PromptTokens%c.FirstBlock == 0
-	})
+	if !r.Exact {
+		return false
+	}
+	looked := 0 // at blocks of so many tokens, which is what most servers have
+	for i := range f.Prefill {
+		if block := f.Prefill[i].FirstBlock; block > 0 && block != looked {
+			if looked = block; r.PromptTokens%block == 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // meanPrefill is the mean of the prefill servers' curves.
