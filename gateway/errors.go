@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,9 @@ import (
 	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pd/scalefromzero"
 )
+
+// contextLengthExceeded is OpenAI's code for a prompt and an answer that do not fit the model.
+const contextLengthExceeded = "context_length_exceeded"
 
 // statusClientGone is nginx's number for a client that left; no client receives it.
 const statusClientGone = 499
@@ -58,6 +62,7 @@ func explain(err error) failure {
 	var bad *badRequest
 	var none *pd.NoServerError
 	var leg *pd.LegError
+	var long *pd.ContextLengthError
 	var limit *access.LimitError
 	switch {
 	case errors.Is(err, errNoKey):
@@ -71,6 +76,8 @@ func explain(err error) failure {
 			text:    api.ErrorText{Status: bad.status, Type: "invalid_request_error", Code: bad.code, Param: bad.param, Message: bad.message},
 			outcome: "bad_request",
 		}
+	case errors.As(err, &long):
+		return explain(&badRequest{status: http.StatusBadRequest, code: contextLengthExceeded, param: cmp.Or(long.Field, promptField(long.Dialect)), message: long.Error()})
 	case errors.Is(err, errStopping):
 		return unavailable("stopping", "The service is shutting down here. Try again.", "stopped")
 	case errors.Is(err, context.Canceled):

@@ -48,6 +48,7 @@ func TestExplain(t *testing.T) {
 		{"displaced", queue.ErrDisplaced, 503, "overloaded", "displaced", "higher priority", true, true},
 		{"queue full", queue.ErrFull, 503, "overloaded", "overloaded", "at capacity", true, true},
 		{"queue timeout", queue.ErrTimeout, 503, "overloaded", "overloaded", "at capacity", true, true},
+		{"too long a prompt", &pd.ContextLengthError{Dialect: api.Chat, Longest: 9, Prompt: 9}, 400, "context_length_exceeded", "bad_request", "is 9 tokens", false, false},
 		{"no pair", &pd.NoServerError{Role: pools.Decode, NoPair: true}, 503, "no_pair", "no_server", "work together", true, true},
 		{"no decode", &pd.NoServerError{Role: pools.Decode}, 503, "no_server", "no_server", "No decode server", true, true},
 		{"no prefill", &pd.NoServerError{Role: pools.Prefill}, 503, "no_server", "no_server", "No prefill server", true, true},

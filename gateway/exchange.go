@@ -268,8 +268,15 @@ func (x *exchange) lookUpModel(req *pd.Request, allowed bool) error {
 	m, known := x.server.fleet.Model(req.Model)
 	if served && known && allowed {
 		x.model = m.ID
-		if most := m.MaxModelLen; most > 0 && req.MaxOutput > most { // vLLM since 0.32 gives as much as there is room for
-			return invalid(req.MaxField, "This model's maximum context length is %d tokens; %s is %d.", most, req.MaxField, req.MaxOutput)
+		if req.MaxOutput <= m.MaxModelLen {
+			return nil // so much all have room for that have the longest context
+		}
+		longest := x.server.fleet.LongestContext(cmp.Or(m.Parent, m.ID))
+		if longest > 0 && req.MaxOutput > longest { // vLLM since 0.32 gives as much as there is room for
+			return &badRequest{
+				status: 400, code: contextLengthExceeded, param: req.MaxField,
+				message: fmt.Sprintf("This model's maximum context length is %d tokens; %s is %d.", longest, req.MaxField, req.MaxOutput),
+			}
 		}
 		return nil
 	}

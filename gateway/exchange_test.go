@@ -318,8 +318,8 @@ func TestExchange_PipelinedRequests(t *testing.T) {
 // What is asked for must be served: by a server, or by one that is started for it.
 func TestKnownModel(t *testing.T) {
 	spec := alone(t)
-	spec.URL = listing(t, `{"data":[{"id":"m","max_model_len":100},{"id":"endless"}]}`)
-	of := usual(t, "ada models=[m,endless,later,chat]", "eve models=[chat]")
+	spec.URL = listing(t, `{"data":[{"id":"m","max_model_len":100},{"id":"lora","parent":"m"},{"id":"endless"}]}`)
+	of := usual(t, "ada models=[m,lora,endless,later,chat]", "eve models=[chat]")
 	of.config = func(c *Config) {
 		c.Aliases = []Alias{{Name: "chat", Targets: []Target{{"m", 1}}}, {Name: "void", Targets: []Target{{"nobody", 1}}}}
 	}
@@ -331,7 +331,8 @@ func TestKnownModel(t *testing.T) {
 	}{
 		{"ada", `"model":"m"`, 200, "", ""},
 		{"ada", `"model":"m","max_tokens":100`, 200, "", ""}, // as much as there is room for
-		{"ada", `"model":"m","max_tokens":101`, 400, "", "max_tokens"},
+		{"ada", `"model":"m","max_tokens":101`, 400, "context_length_exceeded", "max_tokens"},
+		{"ada", `"model":"lora","max_tokens":101`, 400, "context_length_exceeded", "max_tokens"},
 		{"ada", `"model":"endless","max_tokens":100`, 200, "", ""},
 		{"ada", `"model":"nobody"`, 404, "model_not_found", "model"},
 		{"ada", `"model":"chat"`, 200, "", ""},

@@ -89,11 +89,10 @@ func readPrompt(req *pd.Request) error {
 		return invalid(field, "The field %s must be a string or an array.", field)
 	}
 	req.PromptTokens = approximateTokens(len(value))
-	exact := false
 	if req.Dialect == api.Completions && value.IsArray() {
 		elements, ids := countElements(value)
 		if ids {
-			req.PromptTokens, exact = elements, true
+			req.PromptTokens, req.PromptIsIDs = elements, true
 		} else {
 			req.Aggregated, req.Answers = elements > 1, elements // a list of prompts
 		}
@@ -104,7 +103,7 @@ func readPrompt(req *pd.Request) error {
 	for _, more := range []string{"tools", "system", "instructions"} {
 		req.PromptTokens += approximateTokens(len(req.Body.Get(more)))
 	}
-	if !exact {
+	if !req.PromptIsIDs {
 		req.Size, req.OnlyText = sizeOf(req, value)
 	}
 	return nil

@@ -182,6 +182,7 @@ func everyError() (all []givenError) {
 		{queue.ErrDisplaced, transient},
 		{queue.ErrFull, transient},
 		{queue.ErrTimeout, transient},
+		{&pd.ContextLengthError{Dialect: api.Chat, Longest: 9, Prompt: 5, Output: 5, Field: "max_tokens"}, of(final, 400)},
 		{&pd.NoServerError{Role: pools.Decode}, transient},
 		{&pd.NoServerError{Role: pools.Prefill}, transient},
 		{&pd.NoServerError{NoPair: true}, transient},

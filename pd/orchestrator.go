@@ -62,7 +62,7 @@ func (o *Orchestrator) survivePanic(in, requestID string) {
 // Run serves one request. Up to its first content event everything may be tried again on
 // other servers; from then on its answer is relayed. The context ends when the client has
 // left; with a streamed answer it must live as long as the stream. Errors: *NoServerError,
-// *LegError, those of the queue, ErrQuarantined, scalefromzero.ErrNoAdapter, or the context's.
+// *LegError, *ContextLengthError, those of the queue, ErrQuarantined, scalefromzero.ErrNoAdapter, or the context's.
 func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 	st, err := o.wait(ctx, req)
 	if err != nil {
@@ -94,6 +94,9 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 // started for it.
 func (o *Orchestrator) assign(ctx context.Context, st *requestState) (*binding, error) {
 	for {
+		if err := o.checkContext(st); err != nil {
+			return nil, err
+		}
 		b, err := o.choose(ctx, st)
 		if err == nil {
 			return b, nil

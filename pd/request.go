@@ -41,6 +41,8 @@ type Request struct {
 	// PromptTokens and OutputTokens are predictions, for the choice only.
 	PromptTokens int
 	OutputTokens int
+	// PromptIsIDs is set where the prompt came as token ids, which PromptTokens is the count of.
+	PromptIsIDs bool
 	// Size is what PromptTokens is predicted by, and what the engine's count teaches of.
 	Size predict.Prompt
 	// OnlyText is set where the prompt's messages were seen to be nothing but text.

@@ -85,6 +85,22 @@ func (f *Fleet) Model(id string) (Model, bool) {
 	return Model{}, false
 }
 
+// LongestContext is the longest context of a base model among the servers that decode, in tokens;
+// 0 where one of them does not report it, or there is none.
+func (f *Fleet) LongestContext(base string) (longest int) {
+	for _, s := range f.Servers() {
+		m, served := s.health.Load().model(base)
+		switch {
+		case !served || !s.Role.Serves(Decode):
+		case m.MaxModelLen == 0:
+			return 0
+		default:
+			longest = max(longest, m.MaxModelLen)
+		}
+	}
+	return longest
+}
+
 // KnowsModels reports whether any server has listed a model.
 func (f *Fleet) KnowsModels() bool {
 	return slices.ContainsFunc(f.Servers(), func(s *Server) bool { return len(s.Health().Models) > 0 })

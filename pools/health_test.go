@@ -60,6 +60,20 @@ func TestFleet_ModelsAreWhatItServesOrCanLoad(t *testing.T) {
 	}
 }
 
+// The longest context of a model is that of the servers that decode, where all of them report it.
+func TestFleet_LongestContext(t *testing.T) {
+	f := upFleet(t, nil, spec("http://10.0.0.1:1", Prefill), spec("http://10.0.0.2:1", Decode), spec("http://10.0.0.3:1", Both))
+	for i, lengths := range [][2]int{{900, 900}, {200, 200}, {300, 0}} {
+		served := []Model{{ID: "m", MaxModelLen: lengths[0]}, {ID: "n", MaxModelLen: lengths[1]}}
+		f.Servers()[i].ProbePassed(f.Servers()[i].Health(), served, time.Now())
+	}
+	for model, want := range map[string]int{"m": 300, "n": 0, "other": 0} {
+		if got := f.LongestContext(model); got != want {
+			t.Errorf("%s: %d tokens, want %d", model, got, want)
+		}
+	}
+}
+
 // An adapter may be loaded on servers of its base model, or on all if it names none.
 func TestFleet_Loads(t *testing.T) {
 	f := modelFleet(t, []Adapter{{Name: "law", Base: "n"}, {Name: "any"}}, "m")

@@ -35,6 +35,13 @@ func (i Identity) IsSince(major, minor int) bool {
 	return known && r.isSince(major, minor)
 }
 
+// IsBefore reports whether the version is of an earlier release. A build between two releases may
+// have what the later one has.
+func (i Identity) IsBefore(major, minor int) bool {
+	r, known := i.release()
+	return known && !r.isSince(major, minor) && !strings.Contains(i.Version, "dev")
+}
+
 // release is 0.32 of version 0.32.1rc1+cu130.
 type release struct{ major, minor int }
 

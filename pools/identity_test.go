@@ -16,6 +16,17 @@ func TestIdentity_IsSince(t *testing.T) {
 	}
 }
 
+// Of a build between two releases neither is certain.
+func TestIdentity_IsBefore(t *testing.T) {
+	for version, want := range map[string]bool{
+		"0.31.9": true, "v0.31.0+cu130": true, "0.32.0": false, "1.0.0": false, "": false, "main": false, "0.31.1.dev93+g8e2a469b3": false,
+	} {
+		if got := (Identity{Version: version}).IsBefore(0, 32); got != want {
+			t.Errorf("%q is before 0.32: %v", version, got)
+		}
+	}
+}
+
 // What an answer has shown of an engine is true until it is started anew, when another version
 // may have taken its place; that it counts cached tokens is a setting and stays.
 func TestCapabilities_AreOfOneIncarnation(t *testing.T) {

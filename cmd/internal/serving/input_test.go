@@ -111,6 +111,50 @@ func TestInput_AnAnswerLongerThanTheContext(t *testing.T) {
 	}
 }
 
+// What decode is certain to refuse for its length no prefill computes: of vLLM before 0.32 a prompt and a bound that do
+// not fit together, of every vLLM a prompt behind which there is no room.
+func TestInput_WhatCannotFitReachesNoEngine(t *testing.T) {
+	const completions, chats, responses = "/v1/completions", "/v1/chat/completions", "/v1/responses"
+	ids := func(n int) string { return `"prompt":[` + strings.TrimSuffix(strings.Repeat("7,", n), ",") + `]` }
+	said := strings.Repeat("tell me of the sea ", 20)
+	for _, x := range []struct {
+		name, version, path, fields string
+		param                       string // "": it is for the engines to say
+	}{
+		{"a bound that fits", "0.31.0", completions, ids(200) + `,"max_tokens":56`, ""},
+		{"a bound that does not", "0.31.0", completions, ids(200) + `,"max_tokens":57`, "max_tokens"},
+		{"one that vLLM shortens", "0.32.0", completions, ids(200) + `,"max_tokens":57`, ""},
+		{"a version that is not known", "main", completions, ids(200) + `,"max_tokens":57`, ""},
+		{"completions have a bound of their own", "0.31.0", completions, ids(241), "max_tokens"},
+		{"a prompt with room for a token", "0.32.0", completions, ids(255), ""},
+		{"a prompt with none", "0.32.0", completions, ids(256), "prompt"},
+		{"one that is cut", "0.31.0", completions, ids(256) + `,"truncate_prompt_tokens":9`, ""},
+		{"several answers", "0.31.0", completions, ids(200) + `,"max_tokens":57,"n":2`, ""}, // decode alone refuses it at once
+		{"a chat", "0.31.0", chats, `"messages":[{"role":"user","content":"` + said + `"}],"max_completion_tokens":240`, "max_completion_tokens"},
+		{"a response that vLLM shortens", "0.31.0", responses, `"input":"` + said + `","max_output_tokens":240`, ""},
+	} {
+		start := func(role string) []*engine.Engine {
+			return []*engine.Engine{startTestEngine(t, role, func(cfg *engine.Config) {
+				publishing(cfg)
+				cfg.MaxModelLen, cfg.Version = 256, x.version
+			})}
+		}
+		c := newClusterOf(t, start(engine.RolePrefill), start(engine.RoleDecode), "engine", func(cfg *config) { cfg.kv.asking.AskOver = 0 })
+		got := c.post(x.path, `{"model":"test-model",`+x.fields+`}`)
+		e, asked := gjson.Get(got.body, "error"), len(requests(c.prefill, x.path))+len(requests(c.decode, x.path))
+		if x.param == "" {
+			if asked == 0 {
+				t.Errorf("%s reached no engine: %d %s", x.name, got.status, got.body)
+			}
+			continue
+		}
+		if got.status != 400 || e.Get("code").String() != "context_length_exceeded" || e.Get("param").String() != x.param ||
+			!strings.Contains(e.Get("message").String(), "maximum context length is 256 tokens") || asked != 0 {
+			t.Errorf("%s: %d legs, %d %s", x.name, asked, got.status, got.body)
+		}
+	}
+}
+
 func TestInput_TheConnectionStaysUsable(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
