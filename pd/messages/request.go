@@ -10,7 +10,7 @@ import (
 // requestFields are those of a message that are translated or mean nothing to engines.
 var requestFields = []string{
 	"model", "messages", "max_tokens", "metadata", "stop_sequences", "stream", "system",
-	"temperature", "tool_choice", "tools", "top_k", "top_p",
+	"temperature", "thinking", "tool_choice", "tools", "top_k", "top_p",
 }
 
 // ToChat returns the body of the chat request that the engine itself would make of a
@@ -35,12 +35,16 @@ func ToChat(request api.Body, engine Engine) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	thinking, err := chatThinking(request, engine)
+	if err != nil {
+		return nil, err
+	}
 	tools, err := chatTools(request, engine, seen)
 	if err != nil {
 		return nil, err
 	}
 	edits := []api.Edit{{Key: "model", Value: request.Get("model")}, {Key: "messages", Value: messages}}
-	return api.Body{}.With(slices.Concat(edits, settings, tools)...).Bytes(), nil
+	return api.Body{}.With(slices.Concat(edits, settings, thinking, tools)...).Bytes(), nil
 }
 
 // onlyFields names a field of an object that is not known, and what the object is: "" is the request. null counts as
@@ -102,6 +106,24 @@ func chatSettings(request api.Body) (edits []api.Edit, err error) {
 		edits = append(edits, api.Edit{Key: "stream_options", Value: []byte(`{"include_usage":true,"continuous_usage_stats":true}`)})
 	}
 	return edits, nil
+}
+
+// chatThinking switches thinking off, as is the default of Anthropic's own service. The vLLM versions that drop the
+// salt drop the field too. SGLang sets one of two variables, whichever the model's template knows (openai/serving_chat.py,
+// apply_reasoning_enabled); the other does nothing.
+func chatThinking(request api.Body, engine Engine) ([]api.Edit, error) {
+	value := request.Get("thinking")
+	if value.Null() {
+		return nil, nil
+	}
+	thinking, _ := value.Object()
+	if kind, _ := thinking.Get("type").String(); kind != "disabled" || len(thinking.Keys()) != 1 {
+		return nil, inexact(`the field "thinking"`)
+	}
+	if engine.Name == VLLM {
+		return nil, nil
+	}
+	return []api.Edit{{Key: "chat_template_kwargs", Value: []byte(`{"enable_thinking":false,"thinking":false}`)}}, nil
 }
 
 func isInt(v api.Value) bool { _, ok := v.Int(); return ok }

@@ -151,7 +151,7 @@ func TestEdge_MessagesAsChatsAreKeptApart(t *testing.T) {
 	for _, x := range []struct {
 		key, extra string
 		cached     bool
-	}{{"sk-ada", "", false}, {"sk-bob", "", false}, {"sk-ada", "", true}, {"sk-bob", `,"stream":true`, true}} {
+	}{{"sk-ada", "", false}, {"sk-bob", "", false}, {"sk-ada", "", true}, {"sk-bob", `,"stream":true`, true}, {"sk-ada", `,"thinking":{"type":"disabled"}`, true}} {
 		if n := cached(x.key, x.extra); (n > 0) != x.cached {
 			t.Errorf("%s%s found %d cached tokens", x.key, x.extra, n)
 		}
@@ -163,7 +163,7 @@ func TestEdge_MessagesAsChatsAreKeptApart(t *testing.T) {
 	if len(salts) != 2 || salts[""] > 0 {
 		t.Errorf("the legs' salts are %v", salts)
 	}
-	for extra, param := range map[string]string{`,"thinking":{"type":"disabled"}`: "as a chat", `,"max_tokens":25`: "max_tokens"} {
+	for extra, param := range map[string]string{`,"thinking":{"type":"adaptive"}`: "as a chat", `,"max_tokens":25`: "max_tokens"} {
 		body := strings.Replace(agentTurn(extra), `"max_tokens":24,`, `"max_tokens":24,`, 1)
 		if strings.Contains(extra, "max_tokens") {
 			body = strings.Replace(agentTurn(""), `"max_tokens":24,`, `"max_tokens":25,`, 1)
