@@ -102,12 +102,38 @@ type modelRoles struct {
 	alone           bool // some of those that decode serve requests whole
 }
 
-// rolesComplete names the models without a role that they need.
+// rolesComplete names the models without a role that they need. It is a fault where their requests will be
+// refused, and a warning where servers may come, as serve accepts that.
 func rolesComplete(cfg *config, servers []*pools.Server) (faults []error, warnings []string) {
+	report := func(what, then string) {
+		if cfg.serversMayCome() {
+			warnings = append(warnings, what+": until one comes, requests wait or are refused")
+			return
+		}
+		faults = append(faults, errors.New(what+": "+then))
+	}
+	if len(servers) == 0 {
+		report("there is no server", "every request will be refused")
+	}
+	roles := rolesOf(servers)
+	for _, model := range slices.Sorted(maps.Keys(roles)) {
+		switch r := roles[model]; {
+		case !r.decode:
+			report(fmt.Sprintf("model %s has no decode server that takes requests", model), "every one for it will be refused")
+		case r.prefill:
+		case !r.alone || cfg.pd.EnforceDisaggregation:
+			report(fmt.Sprintf("model %s has no prefill server, and its decode servers compute no prompts", model), "every request for it will be refused")
+		default:
+			warnings = append(warnings, fmt.Sprintf("model %s has no prefill server: its decode servers compute all prompts", model))
+		}
+	}
+	return faults, warnings
+}
+
+// rolesOf are the roles of the servers of each base model, of those that take requests.
+func rolesOf(servers []*pools.Server) map[string]*modelRoles {
 	roles := make(map[string]*modelRoles)
-	split := false // some servers prefill only
 	for _, s := range servers {
-		split = split || s.Role == pools.Prefill && !s.Drains()
 		for _, m := range s.Health().Models {
 			if m.Parent != "" {
 				continue
@@ -124,23 +150,7 @@ func rolesComplete(cfg *config, servers []*pools.Server) (faults []error, warnin
 			r.alone = r.alone || s.Role.Serves(pools.Decode) && s.ServesAlone()
 		}
 	}
-	if len(servers) == 0 {
-		return []error{errors.New("there is no server: every request will be refused")}, nil
-	}
-	for _, model := range slices.Sorted(maps.Keys(roles)) {
-		switch r := roles[model]; {
-		case !r.decode:
-			faults = append(faults, fmt.Errorf("model %s has no decode server that takes requests: every one for it will be refused", model))
-		case r.prefill:
-		case !r.alone || cfg.pd.EnforceDisaggregation:
-			faults = append(faults, fmt.Errorf("model %s has no prefill server, and its decode servers compute no prompts: every request for it will be refused", model))
-		case split:
-			faults = append(faults, fmt.Errorf("model %s has no prefill server, though other models have: its decode servers compute all prompts", model))
-		default:
-			warnings = append(warnings, fmt.Sprintf("model %s has no prefill server: its decode servers compute all prompts", model))
-		}
-	}
-	return faults, warnings
+	return roles
 }
 
 // pairsExist names the models whose prefill and decode servers cannot use each other's KV.

@@ -87,13 +87,14 @@ func TestCheck_ExitsAsItSpeaks(t *testing.T) {
 			}
 		}
 	}
+	hold := func(cfg *config) { cfg.pd.hold.MaxWait = time.Second }
 	for _, x := range []struct {
 		name           string
 		changes        []func(*config)
 		fault, printed string
 	}{
 		{"all is well", []func(*config){add(0, prefill), add(1, decode)}, "", "is valid"},
-		{"prefill servers only", []func(*config){add(0, prefill), func(cfg *config) { cfg.pd.hold.MaxWait = time.Second }}, "model test-model has no decode server", ""},
+		{"prefill servers only, and requests wait", []func(*config){add(0, prefill), hold}, "", "WARN model test-model has no decode server that takes requests: until one comes"},
 		{"the only decode server drains", []func(*config){add(0, prefill), func(cfg *config) {
 			cfg.servers[1].add(serverEntry{URL: decode.URL(), Drain: true})
 		}}, "model test-model has no decode server that takes requests", ""},
@@ -101,9 +102,10 @@ func TestCheck_ExitsAsItSpeaks(t *testing.T) {
 			cfg.servers[1].add(serverEntry{URL: decode.URL(), Drain: true})
 		}}, "model test-model has no decode server that takes requests", ""},
 		{"a model without decode", []func(*config){add(0, prefill, other), add(1, decode)}, "model other-model has no decode server", ""},
-		{"a model without prefill", []func(*config){add(0, prefill), add(1, decode, otherDecode)}, "model other-model has no prefill server", ""},
+		{"a model without prefill", []func(*config){add(0, prefill), add(1, decode, otherDecode)}, "", "WARN model other-model has no prefill server"},
 		{"decode servers only", []func(*config){add(1, decode)}, "", "WARN model test-model has no prefill server"},
-		{"decode servers only, enforced", []func(*config){add(1, decode), func(cfg *config) { cfg.pd.EnforceDisaggregation = true }}, "compute no prompts", ""},
+		{"decode servers only, enforced, and requests wait", []func(*config){add(1, decode), hold, func(cfg *config) { cfg.pd.EnforceDisaggregation = true }}, "", "WARN model test-model has no prefill server, and its decode servers compute no prompts: until one comes"},
+		{"a model without prefill, enforced", []func(*config){add(0, prefill), add(1, decode, otherDecode), func(cfg *config) { cfg.pd.EnforceDisaggregation = true }}, "compute no prompts", ""},
 		{"no pair", []func(*config){add(0, coarse), add(1, decode)}, "block_tokens: 32 (prefill), 16 (decode)", ""},
 		{"a key is wanted", []func(*config){add(2, locked)}, "it asks for a key, set engine-key-file", ""},
 		{"another key is wanted", []func(*config){add(2, locked), func(cfg *config) { cfg.engines.key = key }}, "it does not take the key in " + key, ""},

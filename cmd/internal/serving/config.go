@@ -167,7 +167,7 @@ func (c *config) validate() error {
 	return nil
 }
 
-// validateServers reports servers that are not valid, or that there are none, or none that decodes.
+// validateServers reports servers that are not valid, or that there are none, or none of a role without which every request is refused.
 func (c *config) validateServers() error {
 	if len(c.listed()) == 0 && !c.discovery.kube.Enabled() && !c.discovery.registry {
 		return errors.New("no servers: name at least one with --prefill, --decode or --both, or say where to find them, as with --kubernetes-pods or --registry")
@@ -177,17 +177,28 @@ func (c *config) validateServers() error {
 			return err
 		}
 	}
-	if !c.mayDecode() {
+	if !c.mayServe(pools.Decode) {
 		return errors.New("decode names no server, nor does both: every request would be refused; name one, or say where to find them, as with --kubernetes-pods or --registry")
+	}
+	if c.pd.EnforceDisaggregation && !c.mayServe(pools.Prefill) {
+		return errors.New("prefill names no server, nor does both: with enforce-disaggregation every request would be refused; name one, or say where to find them, as with --kubernetes-pods or --registry")
 	}
 	return pools.ValidateSpecs(c.specs())
 }
 
-// mayDecode reports whether there is a decode server, or one may come that requests wait for.
-func (c *config) mayDecode() bool {
-	listed := slices.ContainsFunc(c.listed(), func(spec pools.Spec) bool { return spec.Role.Serves(pools.Decode) })
+// mayServe reports whether there is a server of a role, or one may come.
+func (c *config) mayServe(role pools.Role) bool {
+	return hasRole(c.listed(), role) || c.serversMayCome()
+}
+
+func hasRole(servers []pools.Spec, role pools.Role) bool {
+	return slices.ContainsFunc(servers, func(spec pools.Spec) bool { return spec.Role.Serves(role) })
+}
+
+// serversMayCome reports whether servers are found while serving, or started for requests that wait for them.
+func (c *config) serversMayCome() bool {
 	found := c.discovery.kube.Enabled() || c.discovery.registry || c.discovery.nccl != ""
-	return listed || found || c.pd.hold.MaxWait > 0 || c.scaling.Planner.ToZero()
+	return found || c.pd.hold.MaxWait > 0 || c.scaling.Planner.ToZero()
 }
 
 // listed are the servers that the configuration lists, and the names that stand for some.

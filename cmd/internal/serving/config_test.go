@@ -159,6 +159,39 @@ func TestConfig_NoDecodeServerIsAllowedWhereSomeMayCome(t *testing.T) {
 	}
 }
 
+// Nor is a prefill server needed, but where decode servers may compute no prompts.
+func TestConfig_NoPrefillServerIsRefusedWhereItIsNeeded(t *testing.T) {
+	for more, want := range map[string]string{"": "", "enforce-disaggregation: true": "prefill names no server, nor does both", "enforce-disaggregation: true\nhold: 5s": ""} {
+		_, err := configOf(t, "decode: http://a:1\n"+more+"\n")
+		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", more, err)
+		}
+	}
+}
+
+// A reload that takes out the last prefill server is valid, and rarely meant.
+func TestConfig_ReloadWarnsOfARoleThatIsEmptied(t *testing.T) {
+	prefill, decode := startTestEngine(t, engine.RolePrefill, nil), startTestEngine(t, engine.RoleDecode, nil)
+	var log testlog.Buffer
+	c := newCluster(t, shape{log: &log, config: func(cfg *config) {
+		cfg.servers[0].add(serverEntry{URL: prefill.URL()})
+		cfg.servers[1].add(serverEntry{URL: decode.URL()})
+	}})
+	for _, want := range []string{"prefill", ""} { // once
+		next, err := configOf(t, "decode: "+decode.URL()+"\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Take()
+		if err := c.node.reload(next); err != nil {
+			t.Fatal(err)
+		}
+		if got := gjson.Get(log.String(), `..#(msg=="the configuration lists no server of a role any more").role`).String(); got != want {
+			t.Errorf("role %q, want %q: %s", got, want, log.String())
+		}
+	}
+}
+
 // A file whose last decode server is taken out leaves the fleet as it is.
 func TestConfig_ReloadRefusesAFileWithoutDecode(t *testing.T) {
 	prefill, decode := startTestEngine(t, engine.RolePrefill, nil), startTestEngine(t, engine.RoleDecode, nil)

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/spf13/pflag"
+
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // followConfig takes over what changes in the configuration.
@@ -52,6 +54,11 @@ func (n *Node) reload(next config) error {
 	}
 	listed := next.listed()
 	n.log.Info("configuration reloaded", append([]any{"servers", len(next.specs())}, changesOf(n.discovery.listed, listed).fields()...)...)
+	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
+		if hasRole(n.discovery.listed, role) && !hasRole(listed, role) {
+			n.log.Warn("the configuration lists no server of a role any more", "role", role.String())
+		}
+	}
 	n.discovery.listed = listed
 	return nil
 }
