@@ -506,7 +506,7 @@ func (r *refusals) withoutAPath() {
 		if d.Anthropic {
 			headers = []string{"Anthropic-Version", "2023-06-01"}
 		}
-		for path, status := range map[string]int{"/v1/nothing": 404, "/": 404, "/v1/models": 401, "/v1/models/m": 401, "/v1/responses/1": 401} {
+		for path, status := range map[string]int{"/v1/nothing": 404, "/": 404, "/v1/v1/models": 404, "/v1/models": 401, "/v1/models/m": 401, "/v1/responses/1": 401} {
 			r.check("GET "+path, d, r.ask(g, "GET", path, "", headers...), wanted{status: status, final: true})
 		}
 		r.check("POST /v1/models", d, r.ask(g, "POST", "/v1/models", "{}", headers...), wanted{status: 405, final: true})

@@ -232,7 +232,10 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	text := api.ErrorText{Status: status, Type: "invalid_request_error"}
 	switch status {
 	case fiber.StatusNotFound:
-		text.Code, text.Message = "not_found", "There is nothing at this path."
+		text.Code, text.Message = "not_found", errNotFound.message
+		if meant := meantPath(c.Path()); meant != "" {
+			text.Message += " Did you mean " + meant + "?"
+		}
 	case fiber.StatusMethodNotAllowed: // Fiber has set Allow
 		text.Code, text.Message = "method_not_allowed", "This path is not for this method."
 	case fiber.StatusRequestHeaderFieldsTooLarge:
@@ -248,6 +251,19 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	dialect := shapeOf(c)
 	nameRequest(c, dialect, requestID(c))
 	return failure{text: text}.send(c, dialect)
+}
+
+// meantPath is the path of an API that was most likely meant, "" where none was: SDKs append theirs to
+// a base URL that lacks /v1, or repeats it.
+func meantPath(path string) string {
+	rest := strings.TrimRight(path, "/")
+	for strings.HasPrefix(rest, "/v1/") {
+		rest = strings.TrimPrefix(rest, "/v1")
+	}
+	if meant := "/v1" + rest; dialectAt[meant] != nil || meant == "/v1/models" {
+		return meant
+	}
+	return ""
 }
 
 // refuseLeft ends a request whose client left before all of it was read, of an API or of none.

@@ -87,6 +87,25 @@ func TestServer_TheNativePathIsThereWhereAServerSpeaksIt(t *testing.T) {
 	}
 }
 
+// A base URL without /v1, or with it twice, is the usual mistake with an SDK: the 404 names the path. It repeats
+// nothing of the client's.
+func TestServer_NamesThePathThatWasMeant(t *testing.T) {
+	g := run(t, usual(t), complete().roundTrip, alone(t))
+	for path, meant := range map[string]string{
+		"/chat/completions": "/v1/chat/completions", "/v1/v1/messages": "/v1/messages", "/v1/completions/": "/v1/completions", "/models": "/v1/models",
+		"/v1/nothing": "", "/": "", "/v1/": "", "/generate/": "",
+	} {
+		want := "There is nothing at this path."
+		if meant != "" {
+			want += " Did you mean " + meant + "?"
+		}
+		got := g.ask("POST", path, "{}")
+		if message := gjson.Get(got.body, "error.message").String(); got.status != 404 || message != want {
+			t.Errorf("%s: %d %q, want %q", path, got.status, message, want)
+		}
+	}
+}
+
 // Bytes that are no HTTP get an answer that says why and repeats nothing of them.
 func TestServer_RefusesMalformedHTTP(t *testing.T) {
 	of := usual(t)
