@@ -69,7 +69,7 @@ func (r *bindRequest) takeLater() {
 	}
 	r.setPromptTokens()
 	r.certain = r.prefix.certainTokens()
-	r.returns = returning{entered: r.returns.entered} // more of it is known
+	r.returns.lookAgain()
 }
 
 // setPromptTokens sets the prompt's length to what is known of it.

@@ -26,6 +26,14 @@ type returning struct {
 	entered bool
 }
 
+// lookAgain has it looked up anew how much of a prompt came before, since more of it is known. Of one that was entered what
+// is known of it stays: it would find itself.
+func (r *returning) lookAgain() {
+	if !r.entered {
+		*r = returning{}
+	}
+}
+
 // knownBlocks is a request's prompt as its hashes are known.
 func (r *bindRequest) knownBlocks() ghost.Prompt {
 	c := r.prefix.hits.Chain()
