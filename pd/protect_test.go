@@ -69,3 +69,20 @@ func TestLookUpSeen_APromptDoesNotFindItself(t *testing.T) {
 		t.Errorf("another one that begins alike: %+v", again.returns)
 	}
 }
+
+// What an endpoint picker is asked for is not remembered, and not looked up: its prompts fetch nothing.
+func TestLookUpSeen_NotWhatAProxySends(t *testing.T) {
+	prompt := testPrompt(6400)
+	f := newTestFleet(t, 1, nil)
+	memory := f.remembers()
+	for _, proxied := range []bool{true, false} {
+		r := &f.arrives(prompt, time.Now()).bind
+		r.req.proxied = proxied
+		f.Binder.snapshotFor(r, nil, time.Now())
+		f.Binder.enterSeen(r)
+		p := r.knownBlocks()
+		if seen := memory.Seen(&p); (seen == 0) != proxied || (r.returns.new == 0) != proxied {
+			t.Errorf("sent by a proxy %v: %d tokens are remembered, of its own %+v", proxied, seen, r.returns)
+		}
+	}
+}
