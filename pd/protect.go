@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-gateway/tandem/kvstate/ghost"
-	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -78,7 +77,7 @@ func (sn *Snapshotter) enterSeen(r *bindRequest) {
 func (sn *Snapshotter) protectable(r *bindRequest) (tokens int) {
 	now := time.Now()
 	for _, s := range serving(sn.Fleet.Servers(), r.base, pools.Decode, now) {
-		if connector.MaySayFirst(s) && s.Role == pools.Decode && r.prefix.hits.Knows(s.ID()) {
+		if c := candidateOf(s, now); c.Protectable() && r.prefix.hits.Knows(s.ID()) {
 			tokens += kvTokens(s, now)
 		}
 	}
@@ -107,7 +106,7 @@ type lostShares struct {
 func LostShares(of *ghost.Memories) prometheus.Collector {
 	return &lostShares{of, prometheus.NewDesc("tandem_kv_lost_share",
 		"Share of the tokens of prompts lately that came before, and that no server held any more when they came again, of those that this gateway decided about; "+
-			"0 where prefill can fetch from no decode server.",
+			"0 where no cache may be protected.",
 		[]string{"model"}, nil)}
 }
 

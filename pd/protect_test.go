@@ -6,9 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/ghost"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
+	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // remembers has the fleet remember prompts, for caches of a million tokens.
@@ -84,5 +87,39 @@ func TestLookUpSeen_NotWhatAProxySends(t *testing.T) {
 		if seen := memory.Seen(&p); (seen == 0) != proxied || (r.returns.new == 0) != proxied {
 			t.Errorf("sent by a proxy %v: %d tokens are remembered, of its own %+v", proxied, seen, r.returns)
 		}
+	}
+}
+
+// As much is remembered as the caches hold that may be protected: of ranks that step together none is.
+func TestProtectable_CountsWhatMayBeProtected(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 3, engine: func(cfg *engine.Config) { cfg.Version = "0.32.0" }})
+	f.identified()
+	known := func(s *pools.Server) bool { return s.Load().KVTokens.Known }
+	var specs []pools.Spec
+	for _, s := range f.Fleet.Servers() {
+		spec := s.Spec
+		if s == f.server(f.decode[1]) || s == f.server(f.decode[2]) {
+			spec.Group = "ranks"
+		}
+		specs = append(specs, spec)
+		if _, err := f.Binder.Locality.Index.Open(kvstate.Spec{SourceID: kvstate.SourceID{Server: spec.ID()}, Model: testModel, BlockTokens: 16}); err != nil {
+			t.Fatal(err)
+		}
+		f.eventually("it says what it holds", func() bool { return known(s) })
+	}
+	counted := func() int {
+		st := f.longRequest(6400, 6400)
+		f.Binder.match(&st.bind)
+		return f.Binder.protectable(&st.bind)
+	}
+	each := kvTokens(f.server(f.decode[0]), time.Now())
+	if n := counted(); n != 3*each || each == 0 {
+		t.Errorf("%d tokens are counted of three servers with %d each", n, each)
+	}
+	if err := f.Fleet.Apply(specs); err != nil {
+		t.Fatal(err)
+	}
+	if n := counted(); n != each {
+		t.Errorf("%d tokens are counted of one server with %d, and two ranks that step together", n, each)
 	}
 }

@@ -33,9 +33,8 @@ func (f *Candidates) NewAndLost(prompt, seen int) (fresh, lost int) {
 	return max(0, prompt-max(seen, held)), max(0, seen-held)
 }
 
-// Protect protects, where such a share of prompts is lost that it is of use, the caches of half of the decode servers that
-// others can fetch from, always of the same ones: of each class those whose IDs have the least hashes. One that prefills too fills its cache by that, and servers that step together
-// wait for the fullest batch: those are left out.
+// Protect protects, where such a share of prompts is lost that it is of use, the caches of half of the decode servers whose
+// caches may be, always of the same ones: of each class those whose IDs have the least hashes.
 func (f *Candidates) Protect(lostShare float64) {
 	if lostShare <= leastLost {
 		for i := range f.Decode {
@@ -50,13 +49,13 @@ func (f *Candidates) Protect(lostShare float64) {
 	}
 	for i := range f.Decode {
 		c := &f.Decode[i]
-		if c.Protected = false; !c.protectable() {
+		if c.Protected = false; !c.Protectable() {
 			continue
 		}
 		alike, before := 0, 0
 		for k := range f.Decode {
 			other := &f.Decode[k]
-			if !other.protectable() || other.Class != c.Class {
+			if !other.Protectable() || other.Class != c.Class {
 				continue
 			}
 			alike++
@@ -68,7 +67,9 @@ func (f *Candidates) Protect(lostShare float64) {
 	}
 }
 
-func (c *Candidate) protectable() bool { return c.FetchBlock > 0 && !c.Both && c.Group == 0 }
+// Protectable reports whether a decode server's cache may be protected: others can fetch from there. One that prefills too
+// fills its cache by that, and servers that step together wait for the fullest batch: those are left out.
+func (c *Candidate) Protectable() bool { return c.FetchBlock > 0 && !c.Both && c.Group == 0 }
 
 // eviction is what it costs, in seconds, that a request's KV takes the place of other KV in a cache that is protected.
 func (f *Candidates) eviction(r *Demand) float64 {
