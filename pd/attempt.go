@@ -30,7 +30,11 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 	if movesWithPrefill(b.decode.Server()) {
 		return nil
 	}
-	fetcher{o}.fetch(ctx, st, b)
+	if failed := (fetcher{o}).fetch(ctx, st, b); failed != nil {
+		o.reportFailure(b.prefill, st, b, failed)
+		b.release()
+		return failed
+	}
 	if failed := (pieceLegs{o}).prefillPieces(ctx, st, b); failed != nil {
 		b.releaseDecode()
 		return failed

@@ -200,7 +200,7 @@ func (e *LegError) engineMessage() []byte {
 func (e *LegError) lostConnection() bool {
 	var event *BrokenStreamError
 	inEvent := errors.As(e.Err, &event) && errors.Is(event.Err, errErrorEvent)
-	return e.Kind == Broken && e.Status == 0 && !inEvent && !errors.Is(e.Err, errServerDown) && !errors.Is(e.Err, errPromptMismatch) && !errors.Is(e.Err, errForeignHost)
+	return e.Kind == Broken && e.Status == 0 && !inEvent && !errors.Is(e.Err, errServerDown) && !errors.Is(e.Err, errPromptMismatch) && !errors.Is(e.Err, errForeignHost) && !errors.Is(e.Err, errNothingKept)
 }
 
 // mayBeRead reports whether an engine that lived may have read the request of a leg that failed:

@@ -169,6 +169,7 @@ func TestLegError_WhatTheEngineSaid(t *testing.T) {
 		"a stream that ended early":      {LegError{Kind: Broken, Err: &BrokenStreamError{Err: errTruncated}}, false, false, true},
 		"a connection that broke":        {LegError{Kind: Broken, Err: io.ErrUnexpectedEOF}, false, false, true},
 		"a server that went down":        {LegError{Kind: Broken, Err: errServerDown}, false, false, false},
+		"a server that keeps nothing":    {LegError{Kind: Broken, Err: errNothingKept}, false, false, false},
 		"silence":                        {LegError{Kind: Timeout, Err: errSilent}, false, false, false},
 	} {
 		if fault, died, lost := c.e.engineFault(), c.e.engineDied(), c.e.lostConnection(); fault != c.fault || died != c.died || lost != c.lost {

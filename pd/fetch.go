@@ -25,7 +25,8 @@ import (
 //  4. its leg is that of any request, and finds it there.
 //
 // Two servers that have not met do so beside a request that computes its prompt, for one block. What fails is computed: the
-// request is none the worse for it than by the time that was lost.
+// request is none the worse for it than by the time that was lost. A server that is found dead is taken out; where it is the
+// prefill server the request's own leg is not sent there.
 
 // fetch is what prefill is to fetch of a prompt before it computes the rest, or with whom it is to meet meanwhile.
 type fetch struct {
@@ -104,11 +105,12 @@ const (
 	meetingPatience = 5 * time.Second
 )
 
-// fetch has the prefill server of a binding fetch what it is to fetch. Where that fails the rest is as if it were not to.
-func (o fetcher) fetch(ctx context.Context, st *requestState, b *binding) {
+// fetch has the prefill server of a binding fetch what it is to fetch. Where that fails the rest is as if it were not to,
+// unless the prefill server has died: then its leg has failed.
+func (o fetcher) fetch(ctx context.Context, st *requestState, b *binding) (failed *LegError) {
 	f := &b.fetch
 	if f.from == nil && f.meets == nil {
-		return
+		return nil
 	}
 	server, start := b.prefill.Server(), time.Now()
 	apart := &requestState{req: st.req, bind: bindRequest{req: st.req}} // what fails here is no attempt of the request
@@ -116,13 +118,13 @@ func (o fetcher) fetch(ctx context.Context, st *requestState, b *binding) {
 		o.letMeet(ctx, apart, connector.NewPiece(st.req.Body, f.ids[:server.BlockTokens()], f.meets, server))
 	}
 	if f.from == nil {
-		return
+		return nil
 	}
 	within, cancel := context.WithTimeoutCause(ctx, fetchPatience+fetchOverrun*f.takes, errSilent)
 	defer cancel()
-	outcome := o.try(within, apart, connector.NewPiece(st.req.Body, f.ids, f.from, server))
+	outcome, died := o.try(within, apart, connector.NewPiece(st.req.Body, f.ids, f.from, server))
 	if ctx.Err() != nil { // the client has left, and the next leg says so
-		return
+		return nil
 	}
 	took := time.Since(start)
 	b.choice.Fetch = decision.Fetch{Server: f.from.ID(), Tokens: f.lacked, Outcome: outcome, Took: took}
@@ -133,6 +135,11 @@ func (o fetcher) fetch(ctx context.Context, st *requestState, b *binding) {
 	} else {
 		b.chosen.Terms.Prefill += f.saves // its leg is late only beyond that
 	}
+	if died == nil || died.Server != server.ID() {
+		return nil
+	}
+	died.Leg = PrefillLeg // it is the server of that one
+	return died
 }
 
 // letMeet has a server that never fetched from another one fetch a block, beside the request, which does not wait for it and
@@ -151,27 +158,47 @@ func (o fetcher) letMeet(ctx context.Context, st *requestState, t *connector.Tra
 			}
 		}()
 		outcome := "met"
-		if o.try(ctx, st, t) == decision.NotFetched {
+		if out, _ := o.try(ctx, st, t); out == decision.NotFetched {
 			outcome = "not_met"
 		}
 		o.Metrics.fetches.WithLabelValues(outcome).Inc()
 	})
 }
 
-// try fetches, and remembers between which servers.
-func (o fetcher) try(ctx context.Context, st *requestState, t *connector.Transfer) decision.FetchOutcome {
+// try fetches, and remembers between which servers. died is the leg that failed, if its server is found dead.
+func (o fetcher) try(ctx context.Context, st *requestState, t *connector.Transfer) (outcome decision.FetchOutcome, died *LegError) {
 	outcome, failed := o.keepAndRead(ctx, st, t)
 	if failed != nil {
 		if failed.Kind == Gone {
-			return outcome
+			return outcome, nil
 		}
 		o.Log.Warn("prefill fetches no KV of a prompt from decode, and computes it", "request_id", st.req.ID, "server", t.To.ID(), "from", t.From.ID(), "failed", failed.Server, "error", failed.Error())
 		if failed.Kind == Refused || failed.Kind == Busy { // the request, or the moment
-			return outcome
+			return outcome, nil
 		}
 	}
 	o.Binder.Meetings.Observe(meetingOf(t.From, t.To), failed == nil, time.Now())
-	return outcome
+	if failed != nil && o.markDownIfFoundDead(ctx, t, failed) {
+		died = failed
+	}
+	return outcome, died
+}
+
+// markDownIfFoundDead takes the server of a leg that failed out where it is dead, and reports whether it is. Of what else
+// fails the other server may be the cause, so that no server is blamed.
+func (o fetcher) markDownIfFoundDead(ctx context.Context, t *connector.Transfer, failed *LegError) bool {
+	server := t.From
+	if failed.Server == t.To.ID() {
+		server = t.To
+	}
+	switch {
+	case failed.Kind == Unsent && !isTimeout(failed.Err):
+		server.MarkDown("no connection")
+		return true
+	case failed.lostConnection() || failed.engineDied():
+		return o.markDownIfDead(ctx, server.ID(), failed.engineDied())
+	}
+	return errors.Is(failed.Err, errServerDown) && !server.Health().Up // its probes failed
 }
 
 // keepAndRead has the server that holds the tokens keep their KV for the other one, and that one read it.
