@@ -167,7 +167,16 @@ func (d *Decider) await(ctx context.Context, w *waiter) (*binding, error) {
 	d.departures = append(d.departures, w)
 	d.mu.Unlock()
 	d.wakeUp()
+	if w.request.begun != nil { // its request goes on, or tries again
+		d.awaitLook()
+	}
 	return nil, why
+}
+
+// awaitLook returns when the look that is under way has ended, in which a request that has left may be priced still.
+func (d *Decider) awaitLook() {
+	d.deciding.Lock()
+	defer d.deciding.Unlock()
 }
 
 func (d *Decider) wakeUp() {

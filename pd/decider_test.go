@@ -214,6 +214,38 @@ func TestDecider_WhoLeavesWaitsNoMore(t *testing.T) {
 	}
 }
 
+// What is left of a prompt leaves behind the look that is under way: its request goes on, and changes what that one reads.
+func TestDecider_WhatIsLeftOfAPromptLeavesBehindTheLook(t *testing.T) {
+	prompt := testPrompt(100)
+	f := newTestFleet(t, 1, prompt)
+	d := newTestDecider(f)
+	w := f.waits(d, prompt, testModel)
+	w.request.begun = &begunPrefill{prefill: f.Fleet.Servers()[0].ID(), decode: f.Fleet.Servers()[1].ID(), tokens: 16}
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	left := make(chan error, 1)
+	d.deciding.Lock() // a look is under way
+	go func() {
+		_, err := d.await(ctx, w)
+		left <- err
+	}()
+	f.await(t, func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return len(d.departures) == 1
+	})
+	select {
+	case <-left:
+		t.Error("it goes on while it may be priced")
+		left <- context.Canceled
+	case <-time.After(20 * time.Millisecond):
+	}
+	d.deciding.Unlock()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
 func TestDecider_APanicBehindAGrantLosesNobody(t *testing.T) {
 	prompt := testPrompt(14_000)
 	f := newTestFleet(t, 1, prompt)
