@@ -35,6 +35,7 @@ type fetch struct {
 	lacked int           // of them, tokens that prefill does not hold
 	takes  time.Duration // predicted
 	saves  time.Duration // of prefill's time, likewise
+	upTo   int           // token to which the first piece goes where nothing comes; 0: that is the whole prompt
 	meets  *pools.Server // nil: none
 }
 
@@ -134,12 +135,23 @@ func (o fetcher) fetch(ctx context.Context, st *requestState, b *binding) (faile
 		o.Metrics.fetchedToks.Add(float64(f.lacked))
 	} else {
 		b.chosen.Terms.Prefill += f.saves // its leg is late only beyond that
+		b.cutUnfetched()
 	}
 	if died == nil || died.Server != server.ID() {
 		return nil
 	}
 	died.Leg = PrefillLeg // it is the server of that one
 	return died
+}
+
+// cutUnfetched cuts a prompt of which nothing was fetched as if nothing had been to be: what was to be computed at once
+// behind it is a longer piece now than others are to wait for.
+func (b *binding) cutUnfetched() {
+	if b.fetch.upTo == 0 {
+		return
+	}
+	b.releaseBehindCuts()
+	b.upTo, b.behindCuts = b.fetch.upTo, nil
 }
 
 // letMeet has a server that never fetched from another one fetch a block, beside the request, which does not wait for it and

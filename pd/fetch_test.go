@@ -159,6 +159,41 @@ func TestFetch_FindsAServerDead(t *testing.T) {
 	}
 }
 
+// Where nothing is fetched no piece is longer than where nothing was to be: others wait for no more.
+func TestFetch_WhatDoesNotComeIsCutAnew(t *testing.T) {
+	t.Parallel()
+	for prompt, cuts := range map[int]bool{7000: false, 6500: true} { // what is behind the fetch is two pieces, or one that is cut
+		f := cuttingFleet(t, "0.32.0")
+		f.Binder.Meetings = new(predict.Meetings)
+		f.Binder.Cost.KVBytesPerToken = 2 << 20
+		st := f.longRequest(prompt, prompt)
+		st.bind.pieces = 1
+		v := f.Binder.snapshotFor(&st.bind, nil, time.Now())
+		from, to := f.server(f.decode[0]), f.server(f.prefill[0])
+		c := &v.candidates.Prefill[0]
+		c.Prefill[1], c.Remote = 1, cost.Remote{Server: from.ID(), Tokens: 4096, Latency: 0.01, Fetched: true} // a second for 1,000 tokens
+		b, _ := f.Binder.claim(&st.bind, &v, cost.Alternative{Prefill: to.ID(), Decode: from.ID()}, time.Now())
+		if b.fetch.from == nil || b.upTo <= 4096 || len(b.behindCuts) > 0 != cuts {
+			t.Fatalf("%d tokens are cut at %d, and %d times more", prompt, b.upTo, len(b.behindCuts))
+		}
+		f.decode[0].SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 500, Leg: "prefill"})
+		if failed := (fetcher{f.Orchestrator}).fetch(t.Context(), st, b); failed != nil {
+			t.Fatal(failed)
+		}
+		if in := to.InFlight(pools.Prefill, time.Now()); b.upTo != 2048 || len(b.behindCuts) > 0 || in.Requests != 1 {
+			t.Errorf("%d tokens: the first piece goes to %d, %d parts behind it have a place, %+v", prompt, b.upTo, len(b.behindCuts), in)
+		}
+		if failed := (pieceLegs{f.Orchestrator}).prefillPieces(t.Context(), st, b); failed != nil {
+			t.Fatal(failed)
+		}
+		if b.cut.done < 2 || b.cut.computed != b.cut.tokens {
+			t.Errorf("%d tokens: %+v", prompt, b.cut)
+		}
+		b.release()
+		f.nothingIsLeft()
+	}
+}
+
 // failsOften has a prefill server fail so often that one failure more opens its breaker.
 func failsOften(s *pools.Server) {
 	for range breaker.Default().Consecutive - 1 {

@@ -146,7 +146,9 @@ func (ch *Chooser) claimPrefill(r *bindRequest, v *snapshot, b *binding, prefill
 	c := &v.candidates.Prefill[prefill]
 	if b.fetch.from != nil {
 		before := *c
-		*c = c.AfterFetch()
+		c.Remote = cost.Remote{}
+		b.fetch.upTo = ch.pieceEnd(r, v, prefill, decode, now)
+		*c = before.AfterFetch()
 		defer func() { *c = before }()
 	}
 	work := prefillWork(r, c, b.chosen.Terms.Prefill)
