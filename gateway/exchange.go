@@ -268,8 +268,8 @@ func (x *exchange) lookUpModel(req *pd.Request, allowed bool) error {
 	m, known := x.server.fleet.Model(req.Model)
 	if served && known && allowed {
 		x.model = m.ID
-		if req.MaxOutput <= m.MaxModelLen {
-			return nil // so much all have room for that have the longest context
+		if req.MaxOutput == 0 {
+			return nil
 		}
 		longest := x.server.fleet.LongestContext(cmp.Or(m.Parent, m.ID))
 		if longest > 0 && req.MaxOutput > longest { // vLLM since 0.32 gives as much as there is room for

@@ -100,12 +100,13 @@ func readPrompt(req *pd.Request) error {
 	if more, _ := countElements(req.Body.Get("prompt_embeds")); more > 0 { // vLLM answers those too
 		req.Aggregated, req.Answers = true, req.Answers+more
 	}
+	if req.PromptIsIDs {
+		return nil
+	}
 	for _, more := range []string{"tools", "system", "instructions"} {
 		req.PromptTokens += approximateTokens(len(req.Body.Get(more)))
 	}
-	if !req.PromptIsIDs {
-		req.Size, req.OnlyText = sizeOf(req, value)
-	}
+	req.Size, req.OnlyText = sizeOf(req, value)
 	return nil
 }
 

@@ -24,6 +24,7 @@ func TestParse_ReadsWhatTheChoiceNeeds(t *testing.T) {
 		{"the newer bound", api.Chat, `{"model":"m","messages":[{}],"max_tokens":9,"max_completion_tokens":3}`, 1, 3, false, false},
 		{"a large bound", api.Chat, `{"model":"m","messages":[{}],"max_tokens":9000}`, 1, 256, false, false},
 		{"token ids", api.Completions, `{"model":"m","prompt":[5,6,7]}`, 3, 256, false, false},
+		{"token ids beside what no engine reads", api.Completions, `{"model":"m","prompt":[5,6,7],"system":"be brief","tools":null}`, 3, 256, false, false},
 		{"one prompt in a list", api.Completions, `{"model":"m","prompt":["abcdefgh"]}`, 3, 256, false, false},
 		{"two prompts", api.Completions, `{"model":"m","prompt":["a","b"]}`, 3, 256, true, false},
 		{"two id lists", api.Completions, `{"model":"m","prompt":[[1],[2]]}`, 3, 256, true, false},

@@ -70,7 +70,7 @@ func (st *requestState) exactPrompt() int {
 		return st.client.PromptTokens
 	}
 	p := st.bind.prefix
-	if p == nil || p.isClaimed() || p.tokens.Mode == tokens.Approximate {
+	if p == nil || p.isClaimed() || p.tokens.Mode == tokens.Approximate || p.tokens.By == tokens.ByTokenize { // which applies the template to gpt-oss too
 		return 0
 	}
 	return p.promptTokens()

@@ -114,7 +114,7 @@ func (o fetcher) fetch(ctx context.Context, st *requestState, b *binding) (faile
 		return nil
 	}
 	server, start := b.prefill.Server(), time.Now()
-	apart := &requestState{req: st.req, bind: bindRequest{req: st.req}} // what fails here is no attempt of the request
+	apart := &requestState{req: st.req, bind: bindRequest{req: st.req}} // what fails here is no attempt of the request, unless prefill has died
 	if f.meets != nil && o.Binder.Meetings.Begin(meetingOf(f.meets, server), start) {
 		o.letMeet(ctx, apart, connector.NewPiece(st.req.Body, f.ids[:server.BlockTokens()], f.meets, server))
 	}

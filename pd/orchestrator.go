@@ -182,9 +182,9 @@ func (r *Request) forTranscript() transcript.Request {
 const defaultCompletionTokens = 16
 
 // bound is how many tokens the answer may have, 0 for as many as there is room for, and the field
-// that says so.
+// that says so. A completion of which it is null has no bound.
 func (r *Request) bound() (tokens int, field string) {
-	if r.MaxOutput == 0 && r.Dialect == api.Completions {
+	if r.MaxOutput == 0 && r.Dialect == api.Completions && r.Body.Get("max_tokens") == nil {
 		return defaultCompletionTokens, "max_tokens"
 	}
 	return r.MaxOutput, r.MaxField

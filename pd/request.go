@@ -38,10 +38,11 @@ type Request struct {
 	TTFT, ITL time.Duration
 
 	Stream bool
-	// PromptTokens and OutputTokens are predictions, for the choice only.
+	// PromptTokens and OutputTokens are predictions, for the choice only; but see PromptIsIDs.
 	PromptTokens int
 	OutputTokens int
-	// PromptIsIDs is set where the prompt came as token ids, which PromptTokens is the count of.
+	// PromptIsIDs is set where the prompt came as token ids, which PromptTokens is the count of: then it is exact, and
+	// a prompt that is too long is refused.
 	PromptIsIDs bool
 	// Size is what PromptTokens is predicted by, and what the engine's count teaches of.
 	Size predict.Prompt

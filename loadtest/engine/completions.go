@@ -18,12 +18,15 @@ type completionRequest struct {
 // defaultCompletionTokens is OpenAI's max_tokens of a completion that names none.
 const defaultCompletionTokens = 16
 
+// newCompletion is a request before its body is decoded: one that says null has no bound (vllm
+// entrypoints/openai/completion/protocol.py, max_tokens: int | None = 16).
+func newCompletion() completionRequest {
+	n := defaultCompletionTokens
+	return completionRequest{requestFields: requestFields{MaxTokens: &n}}
+}
+
 // prepareCompletion checks a completion request and turns it into work.
 func (e *Engine) prepareCompletion(x *exchange, in *completionRequest) (*generation, error) {
-	if in.MaxTokens == nil {
-		n := defaultCompletionTokens
-		in.MaxTokens = &n
-	}
 	if in.CacheSalt != nil && e.cfg.Connector == ConnectorTRTLLM { // its chat alone has it
 		return nil, badRequest("cache_salt", "Extra inputs are not permitted")
 	}
@@ -60,7 +63,7 @@ func (e *Engine) prepareCompletion(x *exchange, in *completionRequest) (*generat
 
 // completions serves /v1/completions.
 func (e *Engine) completions(x *exchange) error {
-	var in completionRequest
+	in := newCompletion()
 	g, j, err := begin(e, x, &in, e.prepareCompletion)
 	if err != nil {
 		return err

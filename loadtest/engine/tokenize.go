@@ -166,7 +166,7 @@ func (e *Engine) renderAs(x *exchange, in any, f *requestFields, chatOf func() (
 }
 
 func (e *Engine) renderCompletions(x *exchange) error {
-	var in completionRequest
+	in := newCompletion()
 	if err := x.decode(&in); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
 )
@@ -115,13 +116,13 @@ func rolesComplete(cfg *config, servers []*pools.Server) (faults []error, warnin
 	if len(servers) == 0 {
 		report("there is no server", "every request will be refused")
 	}
-	roles := rolesOf(servers)
+	roles := rolesOf(servers, cfg.pd.EnforceDisaggregation)
 	for _, model := range slices.Sorted(maps.Keys(roles)) {
 		switch r := roles[model]; {
 		case !r.decode:
 			report(fmt.Sprintf("model %s has no decode server that takes requests", model), "every one for it will be refused")
 		case r.prefill:
-		case !r.alone || cfg.pd.EnforceDisaggregation:
+		case !r.alone:
 			report(fmt.Sprintf("model %s has no prefill server, and its decode servers compute no prompts", model), "every request for it will be refused")
 		default:
 			warnings = append(warnings, fmt.Sprintf("model %s has no prefill server: its decode servers compute all prompts", model))
@@ -130,8 +131,9 @@ func rolesComplete(cfg *config, servers []*pools.Server) (faults []error, warnin
 	return faults, warnings
 }
 
-// rolesOf are the roles of the servers of each base model, of those that take requests.
-func rolesOf(servers []*pools.Server) map[string]*modelRoles {
+// rolesOf are the roles of the servers of each base model, of those that take requests. Where disaggregation is enforced
+// decode servers that make pairs serve none whole.
+func rolesOf(servers []*pools.Server, enforced bool) map[string]*modelRoles {
 	roles := make(map[string]*modelRoles)
 	for _, s := range servers {
 		for _, m := range s.Health().Models {
@@ -147,7 +149,7 @@ func rolesOf(servers []*pools.Server) map[string]*modelRoles {
 			r := roles[m.ID]
 			r.prefill = r.prefill || s.Role.Serves(pools.Prefill)
 			r.decode = r.decode || s.Role.Serves(pools.Decode)
-			r.alone = r.alone || s.Role.Serves(pools.Decode) && s.ServesAlone()
+			r.alone = r.alone || s.Role.Serves(pools.Decode) && s.ServesAlone() && !(enforced && connector.Of(s).Pairs)
 		}
 	}
 	return roles

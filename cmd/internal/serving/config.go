@@ -167,7 +167,7 @@ func (c *config) validate() error {
 	return nil
 }
 
-// validateServers reports servers that are not valid, or that there are none, or none of a role without which every request is refused.
+// validateServers reports servers that are not valid, or that there are none, or none that decodes.
 func (c *config) validateServers() error {
 	if len(c.listed()) == 0 && !c.discovery.kube.Enabled() && !c.discovery.registry {
 		return errors.New("no servers: name at least one with --prefill, --decode or --both, or say where to find them, as with --kubernetes-pods or --registry")
@@ -177,18 +177,10 @@ func (c *config) validateServers() error {
 			return err
 		}
 	}
-	if !c.mayServe(pools.Decode) {
+	if !hasRole(c.listed(), pools.Decode) && !c.serversMayCome() {
 		return errors.New("decode names no server, nor does both: every request would be refused; name one, or say where to find them, as with --kubernetes-pods or --registry")
 	}
-	if c.pd.EnforceDisaggregation && !c.mayServe(pools.Prefill) {
-		return errors.New("prefill names no server, nor does both: with enforce-disaggregation every request would be refused; name one, or say where to find them, as with --kubernetes-pods or --registry")
-	}
 	return pools.ValidateSpecs(c.specs())
-}
-
-// mayServe reports whether there is a server of a role, or one may come.
-func (c *config) mayServe(role pools.Role) bool {
-	return hasRole(c.listed(), role) || c.serversMayCome()
 }
 
 func hasRole(servers []pools.Spec, role pools.Role) bool {

@@ -159,16 +159,6 @@ func TestConfig_NoDecodeServerIsAllowedWhereSomeMayCome(t *testing.T) {
 	}
 }
 
-// Nor is a prefill server needed, but where decode servers may compute no prompts.
-func TestConfig_NoPrefillServerIsRefusedWhereItIsNeeded(t *testing.T) {
-	for more, want := range map[string]string{"": "", "enforce-disaggregation: true": "prefill names no server, nor does both", "enforce-disaggregation: true\nhold: 5s": ""} {
-		_, err := configOf(t, "decode: http://a:1\n"+more+"\n")
-		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v", more, err)
-		}
-	}
-}
-
 // A reload that takes out the last prefill server is valid, and rarely meant.
 func TestConfig_ReloadWarnsOfARoleThatIsEmptied(t *testing.T) {
 	prefill, decode := startTestEngine(t, engine.RolePrefill, nil), startTestEngine(t, engine.RoleDecode, nil)

@@ -126,11 +126,13 @@ func TestInput_WhatCannotFitReachesNoEngine(t *testing.T) {
 		{"one that vLLM shortens", "0.32.0", completions, ids(200) + `,"max_tokens":57`, ""},
 		{"a version that is not known", "main", completions, ids(200) + `,"max_tokens":57`, ""},
 		{"completions have a bound of their own", "0.31.0", completions, ids(241), "max_tokens"},
+		{"and none that is null", "0.31.0", completions, ids(241) + `,"max_tokens":null`, ""},
 		{"a prompt with room for a token", "0.32.0", completions, ids(255), ""},
 		{"a prompt with none", "0.32.0", completions, ids(256), "prompt"},
 		{"one that is cut", "0.31.0", completions, ids(256) + `,"truncate_prompt_tokens":9`, ""},
 		{"several answers", "0.31.0", completions, ids(200) + `,"max_tokens":57,"n":2`, ""}, // decode alone refuses it at once
-		{"a chat", "0.31.0", chats, `"messages":[{"role":"user","content":"` + said + `"}],"max_completion_tokens":240`, "max_completion_tokens"},
+		{"a prompt of text", "0.31.0", completions, `"prompt":"` + said + `","max_tokens":240`, "max_tokens"},
+		{"a chat that /tokenize has counted", "0.31.0", chats, `"messages":[{"role":"user","content":"` + said + `"}],"max_completion_tokens":240`, ""},
 		{"a response that vLLM shortens", "0.31.0", responses, `"input":"` + said + `","max_output_tokens":240`, ""},
 	} {
 		start := func(role string) []*engine.Engine {
