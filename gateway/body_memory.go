@@ -38,7 +38,7 @@ func sizeIndex(room int) int { return bits.Len(uint((max(room, 1) - 1) / shortes
 // release it gives it back. What one of them never releases is left to the collector. Its zero value is none, and so is
 // nil.
 type heldMemory struct {
-	bytes   *[]byte // nil: the body lies in memory that does not come back
+	bytes   atomic.Pointer[[]byte] // nil: the body lies in memory that does not come back, or nobody holds it any more
 	of      *sync.Pool
 	holders atomic.Int32
 	lost    atomic.Bool // it is for the collector, whoever releases it
@@ -59,7 +59,8 @@ func (h *heldMemory) grow(m *bodyMemory, size int, body []byte) []byte {
 	}
 	body = append((*bytes)[:0], body...)
 	h.Release()
-	h.bytes, h.of = bytes, of
+	h.of = of
+	h.bytes.Store(bytes)
 	h.holders.Store(1)
 	return body
 }
@@ -73,12 +74,11 @@ func (h *heldMemory) Hold() {
 
 // Release is the end of one who held it. Any goroutine may call it.
 func (h *heldMemory) Release() {
-	if h == nil || h.holders.Add(-1) > 0 || h.bytes == nil {
+	if h == nil || h.holders.Add(-1) > 0 {
 		return
 	}
-	bytes := h.bytes
-	h.bytes = nil
-	if h.lost.Load() {
+	bytes := h.bytes.Swap(nil) // of what is lost there may be several who are the last
+	if bytes == nil || h.lost.Load() {
 		return
 	}
 	if spoilsReleased {

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"sync"
 	"testing"
 )
 
@@ -54,5 +55,19 @@ func TestHeldMemory_ComesBackFromTheLastHolder(t *testing.T) {
 		if back != x.back {
 			t.Errorf("%s: it came back: %v", name, back)
 		}
+	}
+}
+
+// A leg that goes on behind its request, as the pull of a piece, holds and releases what the request has lost, while that does
+// so itself.
+func TestHeldMemory_LostIsReleasedByOthersLater(t *testing.T) {
+	for range 100 {
+		var m bodyMemory
+		var h heldMemory
+		h.grow(&m, shortestKept, nil)
+		var both sync.WaitGroup
+		both.Go(h.Lose)
+		both.Go(func() { h.Hold(); h.Release() })
+		both.Wait()
 	}
 }
