@@ -157,6 +157,24 @@ func TestInput_WhatCannotFitReachesNoEngine(t *testing.T) {
 	}
 }
 
+// A bound is held against the context of decode, which prefill's may be longer than.
+func TestInput_ABoundBeyondDecodesContext(t *testing.T) {
+	start := func(role string, longest int) []*engine.Engine {
+		return []*engine.Engine{startTestEngine(t, role, func(cfg *engine.Config) { cfg.MaxModelLen, cfg.Version = longest, "0.32.0" })}
+	}
+	c := newClusterOf(t, start(engine.RolePrefill, 900), start(engine.RoleDecode, 300), "approximate", nil)
+	legs := func() int {
+		return len(requests(c.prefill, "/v1/completions")) + len(requests(c.decode, "/v1/completions"))
+	}
+	for most, want := range map[int]int{300: 200, 301: 400} {
+		before := legs()
+		got := c.post("/v1/completions", fmt.Sprintf(`{"model":"test-model","prompt":"hi","max_tokens":%d}`, most))
+		if got.status != want || (legs() == before) != (want == 400) {
+			t.Errorf("max_tokens %d: %d legs, %d %s", most, legs()-before, got.status, got.body)
+		}
+	}
+}
+
 func TestInput_TheConnectionStaysUsable(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(c.base, "http://"))
