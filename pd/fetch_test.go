@@ -226,9 +226,5 @@ func (f *engineFleet) engineOf(s *pools.Server) *engine.Engine {
 func withPrompt(t *testing.T, ids []uint32) api.Body {
 	t.Helper()
 	list := strings.ReplaceAll(fmt.Sprint(ids), " ", ",")
-	body, err := api.ParseBody(fmt.Appendf(nil, `{"model":%q,"max_tokens":3,"prompt":%s}`, testModel, list))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return body
+	return requestOf(t, api.Completions, fmt.Sprintf(`{"model":%q,"max_tokens":3,"prompt":%s}`, testModel, list)).Body
 }

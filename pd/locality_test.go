@@ -18,12 +18,11 @@ import (
 	"github.com/tandem-gateway/tandem/pd/histogram"
 )
 
-// A request whose tokens an engine answered too late learns of them where it waits for its servers:
-// what they hold of it, and how long it is.
-func TestLocality_TokensThatComeLateCountWhereTheRequestStillWaits(t *testing.T) {
-	prompt := testPrompt(6400)
-	f := newTestFleet(t, 1, prompt)
-	answer, err := json.Marshal(map[string]any{"token_ids": prompt})
+// answersLate is a chat of which an engine answers the tokens of the prompt too late: answer has it do so, once the request
+// has been located, and waits until they are there.
+func (f *testFleet) answersLate(t *testing.T, prompt []uint32, said string) (st *requestState, answer func()) {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{"token_ids": prompt})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,14 +32,25 @@ func TestLocality_TokensThatComeLateCountWhereTheRequestStillWaits(t *testing.T)
 		cfg.Model, cfg.Mode, cfg.AskWait = model, tokens.Engine, time.Millisecond
 		return tokens.New(cfg, func(context.Context, string, []byte) ([]byte, error) {
 			<-release
-			return answer, nil
+			return body, nil
 		}, nil)
 	})
 	t.Cleanup(f.Binder.Locality.Close)
-	st := f.arrives(prompt, time.Now())
-	if st.req.Body, err = api.ParseBody([]byte(`{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("What is it? ", 1000) + `"}]}`)); err != nil {
-		t.Fatal(err)
+	st = f.arrives(prompt, time.Now())
+	st.req.Body = requestOf(t, api.Chat, `{"model":"m","messages":[{"role":"user","content":"`+said+`"}]}`).Body
+	return st, func() {
+		t.Helper()
+		close(release)
+		f.await(t, func() bool { _, ok := st.bind.prefix.tokens.Later.Tokens(); return ok })
 	}
+}
+
+// A request whose tokens an engine answered too late learns of them where it waits for its servers:
+// what they hold of it, and how long it is.
+func TestLocality_TokensThatComeLateCountWhereTheRequestStillWaits(t *testing.T) {
+	prompt := testPrompt(6400)
+	f := newTestFleet(t, 1, prompt)
+	st, answer := f.answersLate(t, prompt, strings.Repeat("What is it? ", 1000))
 	st.req.Dialect, st.req.PromptTokens = api.Chat, 5000
 	f.locatePrompt(t.Context(), st)
 	held := func() (tokens, of int) {
@@ -50,8 +60,7 @@ func TestLocality_TokensThatComeLateCountWhereTheRequestStillWaits(t *testing.T)
 	if n, of := held(); n != 0 || of != 5000 || st.bind.prefix.unknown != tokens.Late {
 		t.Errorf("%d of %d tokens are held while none are known: %s", n, of, st.bind.prefix.unknown)
 	}
-	close(release)
-	f.await(t, func() bool { _, ok := st.bind.prefix.tokens.Later.Tokens(); return ok })
+	answer()
 	if n, of := held(); n != 1600 || of != len(prompt) || st.bind.certain != len(prompt) || st.bind.prefix.unknown != "" {
 		t.Errorf("%d of %d tokens are held once they are known, %d certain, unknown %q", n, of, st.bind.certain, st.bind.prefix.unknown)
 	}

@@ -1,16 +1,12 @@
 package pd
 
 import (
-	"context"
-	"encoding/json"
 	"testing"
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/ghost"
-	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
-	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -28,24 +24,7 @@ func TestLookUpSeen_APromptDoesNotFindItself(t *testing.T) {
 	prompt := testPrompt(6400)
 	f := newTestFleet(t, 1, nil)
 	f.remembers()
-	answer, err := json.Marshal(map[string]any{"token_ids": prompt})
-	if err != nil {
-		t.Fatal(err)
-	}
-	release := make(chan struct{})
-	f.Binder.Locality = NewLocality(f.Binder.Locality.Index, func(model string) (*tokens.Source, error) {
-		cfg := tokens.Default()
-		cfg.Model, cfg.Mode, cfg.AskWait = model, tokens.Engine, time.Millisecond
-		return tokens.New(cfg, func(context.Context, string, []byte) ([]byte, error) {
-			<-release
-			return answer, nil
-		}, nil)
-	})
-	t.Cleanup(f.Binder.Locality.Close)
-	st := f.arrives(prompt, time.Now())
-	if st.req.Body, err = api.ParseBody([]byte(`{"model":"m","messages":[{"role":"user","content":"hi"}]}`)); err != nil {
-		t.Fatal(err)
-	}
+	st, answer := f.answersLate(t, prompt, "hi")
 	f.locatePrompt(t.Context(), st)
 	r := &st.bind
 	r.prefix.known, r.prefix.tokens.IDs = true, prompt[:3200]
@@ -57,8 +36,7 @@ func TestLookUpSeen_APromptDoesNotFindItself(t *testing.T) {
 	if r.returns.seen != 0 || r.returns.new != 3200 {
 		t.Errorf("as it comes: %+v", r.returns)
 	}
-	close(release)
-	f.await(t, func() bool { _, ok := r.prefix.tokens.Later.Tokens(); return ok })
+	answer()
 	if enters(); r.returns.seen != 0 || r.returns.new != 6400 {
 		t.Errorf("once more of it is known: %+v", r.returns)
 	}

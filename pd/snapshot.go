@@ -296,8 +296,11 @@ func (v *snapshot) usable(servers []cost.Candidate) bool {
 func (v *snapshot) twoServers() bool {
 	for p := range v.candidates.Prefill {
 		from := &v.candidates.Prefill[p]
+		if from.Excluded {
+			continue
+		}
 		for d := range v.candidates.Decode {
-			if to := &v.candidates.Decode[d]; !from.Excluded && !to.Excluded && to.ID != from.ID {
+			if to := &v.candidates.Decode[d]; !to.Excluded && to.ID != from.ID {
 				return true
 			}
 		}

@@ -76,8 +76,8 @@ func newIdentity(reported Identity, whole bool) *identity {
 	if n, err := strconv.Atoi(reported.BlockTokens); err == nil {
 		id.block = n
 	}
-	id.release, id.isVLLM = reported.release()
-	id.isVLLM = id.isVLLM && reported.Engine == "vllm"
+	release, known := reported.release()
+	id.release, id.isVLLM = release, known && reported.Engine == "vllm"
 	if reported.Version+reported.BlockTokens+reported.KVType != "" {
 		id.kv = compatibilityKey(reported.Version, reported.BlockTokens, reported.KVType)
 	}
@@ -108,28 +108,26 @@ type capabilities struct {
 	readsPromptIDs atomic.Uint64
 }
 
-// Identity returns what the engine reported of itself; of a server outside a fleet nothing.
-func (l *serverState) Identity() Identity {
+// unreported is the identity of an engine that reported nothing.
+var unreported = newIdentity(Identity{}, false)
+
+// knownIdentity is what the engine reported of itself, with what follows from it; of a server outside a fleet nothing.
+func (l *serverState) knownIdentity() *identity {
 	if l == nil {
-		return Identity{}
+		return unreported
 	}
-	return l.capabilities.identity.Load().Identity
+	return l.capabilities.identity.Load()
 }
 
-// BlockTokens is the size of the engine's KV blocks in tokens, 0 where it does not report it, as a server outside a fleet.
-func (l *serverState) BlockTokens() int {
-	if l == nil {
-		return 0
-	}
-	return l.capabilities.identity.Load().block
-}
+// Identity returns what the engine reported of itself.
+func (l *serverState) Identity() Identity { return l.knownIdentity().Identity }
+
+// BlockTokens is the size of the engine's KV blocks in tokens, 0 where it does not report it.
+func (l *serverState) BlockTokens() int { return l.knownIdentity().block }
 
 // IsVLLM reports whether the engine tells that it is vLLM 0.minor or later.
 func (l *serverState) IsVLLM(minor int) bool {
-	if l == nil {
-		return false
-	}
-	id := l.capabilities.identity.Load()
+	id := l.knownIdentity()
 	return id.isVLLM && id.release.isSince(0, minor)
 }
 
@@ -144,10 +142,7 @@ func (l *serverState) Identified() bool { return l.capabilities.identity.Load().
 
 // Connector returns how decode obtains the KV: as configured, else as the engine reports.
 func (s *Server) Connector() string {
-	if s.Spec.Connector != "" || s.serverState == nil {
-		return cmp.Or(s.Spec.Connector, defaultConnector)
-	}
-	return cmp.Or(s.capabilities.identity.Load().Connector, defaultConnector)
+	return cmp.Or(s.Spec.Connector, s.knownIdentity().Connector, defaultConnector)
 }
 
 // Store names the KV store outside the engines that the server shares with those of the same name,

@@ -65,11 +65,7 @@ func (s *Server) InFlightOfLegs(now time.Time) (prefill, decode InFlight) {
 	s.mu.Lock()
 	prefill, decode = inFlight(&s.work[LegIndex(Prefill)], now), inFlight(&s.work[LegIndex(Decode)], now)
 	s.mu.Unlock()
-	if w := s.fleet.replicas.Load(); w != nil {
-		prefill = prefill.Plus((*w).InFlight(s.id, Prefill, now))
-		decode = decode.Plus((*w).InFlight(s.id, Decode, now))
-	}
-	return prefill, decode
+	return prefill.Plus(s.othersInFlight(Prefill, now)), decode.Plus(s.othersInFlight(Decode, now))
 }
 
 // FallsTo returns in how long the prefill work ahead on the server, or what is ahead of its

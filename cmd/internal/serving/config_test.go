@@ -161,14 +161,10 @@ func TestConfig_NoDecodeServerIsAllowedWhereSomeMayCome(t *testing.T) {
 
 // A reload that takes out the last prefill server is valid, and rarely meant.
 func TestConfig_ReloadWarnsOfARoleThatIsEmptied(t *testing.T) {
-	prefill, decode := startTestEngine(t, engine.RolePrefill, nil), startTestEngine(t, engine.RoleDecode, nil)
 	var log testlog.Buffer
-	c := newCluster(t, shape{log: &log, config: func(cfg *config) {
-		cfg.servers[0].add(serverEntry{URL: prefill.URL()})
-		cfg.servers[1].add(serverEntry{URL: decode.URL()})
-	}})
+	c := newCluster(t, shape{prefill: 1, decode: 1, log: &log})
 	for _, want := range []string{"prefill", ""} { // once
-		next, err := configOf(t, "decode: "+decode.URL()+"\n")
+		next, err := configOf(t, "decode: "+c.decode[0].URL()+"\n")
 		if err != nil {
 			t.Fatal(err)
 		}
