@@ -40,22 +40,7 @@ type Order struct {
 
 	predicted, supported backlog // scratch of Admit
 
-	waitingPerServer float64     // scratch of Next: other requests that wait for prefill, for each prefill server
-	free             []int       // scratch of Next: prefill servers about to be free
-	busy             []int       // scratch of Next: those that are not
-	isFree           []bool      // scratch of Next: by prefill server, whether it is about to be free
-	awaitedWork      []float64   // scratch of Next: by prefill server, the prefills of the requests that go first and wait for it
-	beginsIn         []float64   // scratch of Next: by prefill server, that and the work ahead of it; infinite where it is free
-	soonest          float64     // scratch of Next: at most the least of beginsIn of those that are free to none
-	moved            []*Ticket   // scratch of Next: the requests that have become late
-	renewed          []*Ticket   // scratch of Next: the requests that were priced anew
-	least            float64     // scratch of Next: the rank of the best so far
-	lackingKVRoom    *Ticket     // scratch of Next: one of the class looked at that decode has no room for
-	waitsForPrefill  bool        // scratch of Next: decode has room for one that waits
-	mostKV           kvMost      // scratch of Next: the most KV room that any decode server has
-	keepsKVRoom      bool        // scratch of Next: a decode server is kept for one request
-	fastestDecode    DecodeState // scratch of Next: no decode server is faster
-	decode           int         // scratch of Next: the best decode server of a free prefill server; -1: none was found
+	look // scratch of Next
 }
 
 // Config are the settings of an Order.

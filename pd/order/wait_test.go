@@ -200,15 +200,15 @@ func TestOrder_NobodyWaitsLongWhileAServerIsFree(t *testing.T) {
 			if r.follows {
 				longest *= 4
 			}
-			if longest += 2 * look; r.idled > longest {
+			if longest += 2 * lookEvery; r.idled > longest {
 				t.Fatalf("request %d waited %.1f s while a server was free, at most %.1f s (follows: %v)", r.ticket.ID, r.idled, longest, r.follows)
 			}
 		}
 	})
 }
 
-// prepare is the seconds between two looks of pass.
-const look = 0.05
+// lookEvery is the seconds between two looks of pass.
+const lookEvery = 0.05
 
 // pass lets all of them have their turn.
 func (c *sharing) pass(rng *rand.Rand) []*shared {
@@ -219,7 +219,7 @@ func (c *sharing) pass(rng *rand.Rand) []*shared {
 	for p := range known {
 		known[p] = make([]float64, c.products)
 	}
-	for now := 0.0; next < len(all) || len(waiting) > 0; now += look {
+	for now := 0.0; next < len(all) || len(waiting) > 0; now += lookEvery {
 		s.Now = virtual(now)
 		for _, r := range waiting {
 			c.price(r, known, now)
@@ -254,7 +254,7 @@ func (c *sharing) pass(rng *rand.Rand) []*shared {
 		}
 		for _, r := range waiting {
 			if free > 0 {
-				r.idled += look
+				r.idled += lookEvery
 			}
 		}
 	}
@@ -309,7 +309,7 @@ func TestOrder_WhatFollowsWaitsForWhatIsLeft(t *testing.T) {
 		copy(k.Reference, k.Prefill)
 		o.Add(k, s.Links)
 		went, at := -1, 0.0
-		for now := 0.0; went < 0 && now < 20; now += look {
+		for now := 0.0; went < 0 && now < 20; now += lookEvery {
 			s.Now, s.Prefill[0].Ahead = virtual(now), c.ahead(now)
 			if turn, ok := o.Next(s); ok {
 				went, at = turn.Prefill, now
@@ -320,7 +320,7 @@ func TestOrder_WhatFollowsWaitsForWhatIsLeft(t *testing.T) {
 			t.Errorf("%s: it waits still", name)
 		case c.goes < 0 && went != 0:
 			t.Errorf("%s: it goes to the free server after %.2f s", name, at)
-		case c.goes >= 0 && (went != 1 || math.Abs(at-c.goes) > 3*look):
+		case c.goes >= 0 && (went != 1 || math.Abs(at-c.goes) > 3*lookEvery):
 			t.Errorf("%s: it goes to server %d after %.2f s, want the free one after %.2f", name, went, at, c.goes)
 		}
 	}
