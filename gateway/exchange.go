@@ -273,10 +273,7 @@ func (x *exchange) lookUpModel(req *pd.Request, allowed bool) error {
 		}
 		longest := x.server.fleet.LongestContext(cmp.Or(m.Parent, m.ID))
 		if longest > 0 && req.MaxOutput > longest { // vLLM since 0.32 gives as much as there is room for
-			return &badRequest{
-				status: 400, code: contextLengthExceeded, param: req.MaxField,
-				message: fmt.Sprintf("This model's maximum context length is %d tokens; %s is %d.", longest, req.MaxField, req.MaxOutput),
-			}
+			return &pd.ContextLengthError{Dialect: req.Dialect, Longest: longest, Output: req.MaxOutput, Field: req.MaxField}
 		}
 		return nil
 	}
@@ -405,9 +402,8 @@ func (x *exchange) finish(outcome string, status int) (clientGone bool) {
 // endAdmit ends the span of an admission. Its words are for clients: the status says enough.
 func endAdmit(span trace.Span, err error) {
 	status := 0
-	var bad *badRequest
-	if errors.As(err, &bad) {
-		status = bad.status
+	if err != nil {
+		status = explain(err).text.Status
 	}
 	spans.EndAdmit(span, err == nil, status)
 }
