@@ -286,3 +286,19 @@ func TestEach_EndsWithItsContext(t *testing.T) {
 		t.Errorf("what the end of the load cut off counts as wrong: %v", counted.errors)
 	}
 }
+
+// What an engine reads of a request does not hang on where in it the long parts stand.
+func TestReadLeg_WhateverComesFirst(t *testing.T) {
+	const text, ids = `"messages":[{"content":"0123456789abcdef"}]`, `"kv_transfer_params":{"do_remote_prefill":true,"prompt_token_ids":[7,8,9]}`
+	for body, want := range map[string]leg{
+		"{" + text + "}":             {size: 16},
+		"{" + ids + "}":              {reads: true, behind: 3},
+		"{" + text + "," + ids + "}": {reads: true, behind: 3, size: 16},
+		"{" + ids + "," + text + "}": {reads: true, behind: 3, size: 16},
+		`{"prompt_token_ids":[]}`:    {},
+	} {
+		if got, _ := readLeg([]byte(body), nil); got != want {
+			t.Errorf("%s: %+v, want %+v", body, got, want)
+		}
+	}
+}

@@ -40,15 +40,15 @@ func blocksOf(tokens int) int { return tokens/blockTokens + 1 }
 const blockTokens = 16
 
 // readLeg reads a request. The long text of its prompt has no escapes: it is cut out before anything
-// else is looked at, so that reading costs the same for every length. scratch is reused.
+// else is looked at, as the ids of the prompt are, so that reading costs about the same for every length. scratch is
+// reused.
 func readLeg(body, scratch []byte) (l leg, rest []byte) {
-	const content = `"content":"`
-	from, to := 0, 0
-	if at := bytes.Index(body, []byte(content)); at >= 0 {
-		from = at + len(content)
-		to = from + max(0, bytes.IndexByte(body[from:], '"'))
+	text := valueOf(body, `"content":"`, '"')
+	rest = append(append(scratch[:0], body[:text.from]...), body[text.to:]...)
+	if ids := valueOf(rest, `"prompt_token_ids":[`, ']'); ids.to > ids.from {
+		l.behind = bytes.Count(rest[ids.from:ids.to], []byte(",")) + 1
+		rest = append(rest[:ids.from], rest[ids.to:]...)
 	}
-	rest = append(append(scratch[:0], body[:from]...), body[to:]...)
 	l.mark, l.marked = findMark(rest)
 	gjson.ParseBytes(rest).ForEach(func(key, value gjson.Result) bool {
 		switch key.Str {
@@ -72,8 +72,21 @@ func readLeg(body, scratch []byte) (l leg, rest []byte) {
 		return true
 	})
 	// What a proxy adds for its own ends does not make the prompt longer.
-	l.size = len(body) - len(rest)
+	l.size = text.to - text.from
 	return l, rest
+}
+
+// span is a part of a body.
+type span struct{ from, to int }
+
+// valueOf is what stands between a beginning and the next end; empty, at the beginning of the body, if it is not there.
+func valueOf(body []byte, begin string, end byte) span {
+	at := bytes.Index(body, []byte(begin))
+	if at < 0 {
+		return span{}
+	}
+	from := at + len(begin)
+	return span{from, from + max(0, bytes.IndexByte(body[from:], end))}
 }
 
 func (l *leg) readTransfer(params gjson.Result) {
@@ -81,8 +94,5 @@ func (l *leg) readTransfer(params gjson.Result) {
 	l.name = params.Get("remote_request_id").Str
 	if ids := params.Get("remote_block_ids").Raw; len(ids) > 4 {
 		l.blocks = bytes.Count([]byte(ids), []byte(",")) + 1
-	}
-	if ids := params.Get("prompt_token_ids").Raw; len(ids) > 2 {
-		l.behind = bytes.Count([]byte(ids), []byte(",")) + 1
 	}
 }
