@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // bound is a request that was bound just now, on a pair or on decode alone.
@@ -172,6 +173,53 @@ func TestStepSampler_TeachesTheStepOfTheServer(t *testing.T) {
 	}
 	if steps.observeGap(2 * time.Second); s.StepCurve() == before || steps.gaps != 0 || steps.sum != 0 {
 		t.Errorf("the step is believed to be %v, before %v", s.StepCurve(), before)
+	}
+}
+
+// Answers too short for a sample teach together.
+func TestStepSampler_ShortAnswersTeachTogether(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	s := f.Fleet.Servers()[1]
+	before := s.StepCurve()
+	for answer := range 2 {
+		if s.StepCurve() != before {
+			t.Errorf("%d of two answers teach", answer)
+		}
+		steps := f.newStepSampler(s, "m")
+		for range gapsPerSample / 2 {
+			steps.observeGap(2 * time.Second)
+		}
+		steps.end()
+	}
+	if s.StepCurve() == before {
+		t.Errorf("together they teach nothing: %v", before)
+	}
+}
+
+// Where a server computes prompts between its steps, a gap is what a step takes at the most.
+func TestStepSampler_BesidePromptsAGapIsABound(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	s := f.Fleet.Servers()[1]
+	l, err := s.Claim(pools.Decode, curve.Work{Tokens: 100}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Release()
+	l.BeginLocalPrefill(curve.Work{Tokens: 100})
+	c := candidateOf(s, time.Now())
+	x := curve.StepFeatures(c.Running, c.KVUsed)
+	before := s.StepCurve().Seconds(x)
+	for _, c := range []struct{ times, least, most float64 }{{3, 1, 1}, {0.1, 0.09, 0.3}} {
+		for range 100 * gapsPerSample / 8 { // answers of eight gaps, for 100 samples
+			steps := f.newStepSampler(s, "m")
+			for range 8 {
+				steps.observeGap(time.Duration(c.times * before * float64(time.Second)))
+			}
+			steps.end()
+		}
+		if got := s.StepCurve().Seconds(x) / before; got < c.least || got > c.most {
+			t.Errorf("gaps of %v steps: a step is believed to take %.2f", c.times, got)
+		}
 	}
 }
 

@@ -220,15 +220,30 @@ func (p *stepSampler) observeGap(gap time.Duration) {
 	now := time.Now()
 	p.recent.RecordGaps(p.sampled[:], now)
 	computing := computesPrompts(p.server, now)
-	if !computing && !p.computing {
-		c := candidateOf(p.server, now)
-		p.server.ObserveStep(p.sum/gapsPerSample, max(c.Running, 1), c.KVUsed, now)
-	}
+	p.learn(p.sum/gapsPerSample, computing || p.computing, now)
 	p.sum, p.gaps, p.computing = 0, 0, computing
 }
 
-// end records the gaps that were too few for a sample.
+// learn teaches the server's curve one step. Of one in which it computed prompts too the batch's own took no longer:
+// a server that always does would else be believed to decode as slowly as at its start for ever.
+func (p *stepSampler) learn(step time.Duration, computing bool, now time.Time) {
+	c := candidateOf(p.server, now)
+	if computing {
+		p.server.ObserveStepAtMost(step, max(c.Running, 1), c.KVUsed, now)
+	} else {
+		p.server.ObserveStep(step, max(c.Running, 1), c.KVUsed, now)
+	}
+}
+
+// end records the gaps that were too few for a sample: of short answers with those of others.
 func (p *stepSampler) end() {
-	p.recent.RecordGaps(p.sampled[:p.gaps], time.Now())
+	if p.gaps == 0 {
+		return
+	}
+	now := time.Now()
+	p.recent.RecordGaps(p.sampled[:p.gaps], now)
+	if step, computing := p.server.JoinGaps(p.sum, p.gaps, p.computing || computesPrompts(p.server, now), gapsPerSample); step > 0 {
+		p.learn(step, computing, now)
+	}
 	p.gaps = 0
 }

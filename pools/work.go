@@ -228,6 +228,7 @@ type speed struct {
 	prefill  *curve.Learned // time of a prefill, by PrefillFeatures
 	step     *curve.Learned // time of a decode step, by StepFeatures
 	evidence curve.Evidence // what prefills took beside what was predicted of them
+	gaps     joinedGaps     // of streams that ended before they had enough for a sample of a step
 }
 
 // PrefillCurve predicts the time of a prefill on the server, by PrefillFeatures.
@@ -248,6 +249,35 @@ func (l *speed) Evidence() *curve.Evidence { return &l.evidence }
 // stream, under the batch and KV of that time.
 func (l *speed) ObserveStep(gap time.Duration, sequences, kvTokens int, now time.Time) {
 	l.step.Observe(curve.StepFeatures(sequences, kvTokens), gap, now)
+}
+
+// ObserveStepAtMost is ObserveStep of a gap in which the server computed prompts too: the batch's own step took no
+// longer.
+func (l *speed) ObserveStepAtMost(gap time.Duration, sequences, kvTokens int, now time.Time) {
+	l.step.ObserveAloneAtMost(curve.StepFeatures(sequences, kvTokens), gap, now)
+}
+
+// joinedGaps are gaps between tokens of several streams.
+type joinedGaps struct {
+	mu       sync.Mutex // guards the rest
+	sum      time.Duration
+	gaps     int
+	computed bool // the server computed prompts in some of them
+}
+
+// JoinGaps adds the gaps of a stream, in sum, to those of others, and returns the mean of all and whether the server
+// computed prompts in some of them once they are so many; 0 until then.
+func (l *speed) JoinGaps(sum time.Duration, gaps int, computed bool, enough int) (mean time.Duration, anyComputed bool) {
+	j := &l.gaps
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.sum, j.gaps, j.computed = j.sum+sum, j.gaps+gaps, j.computed || computed
+	if j.gaps < enough {
+		return 0, false
+	}
+	mean, anyComputed = j.sum/time.Duration(j.gaps), j.computed
+	j.sum, j.gaps, j.computed = 0, 0, false
+	return mean, anyComputed
 }
 
 // Report returns what this replica has seen of the server's two curves.

@@ -192,10 +192,23 @@ func (l *Learned) Observe(x Features, took time.Duration, now time.Time) {
 func (l *Learned) ObserveAtMost(x Features, took time.Duration, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	predicted, m := l.prior.Seconds(x), &l.atMost
-	if m.samples > 0 && took.Seconds() <= sameStep*l.factorLocked()*predicted { // of the same step as the one before
+	predicted := l.prior.Seconds(x)
+	if l.atMost.samples > 0 && took.Seconds() <= sameStep*l.factorLocked()*predicted { // of the same step as the one before
 		predicted = max(0, predicted-l.prior.Fixed())
 	}
+	l.atMostLocked(took, predicted, now)
+}
+
+// ObserveAloneAtMost is ObserveAtMost for a sample that no other shares a step with.
+func (l *Learned) ObserveAloneAtMost(x Features, took time.Duration, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.atMostLocked(took, l.prior.Seconds(x), now)
+}
+
+// atMostLocked enters a work, of so many seconds by the prior, of which it is known what it took at the most.
+func (l *Learned) atMostLocked(took time.Duration, predicted float64, now time.Time) {
+	m := &l.atMost
 	if l.boundsLocked(m, knownAfter, max(0, took.Seconds()), predicted, 1) {
 		average := m.predicted * (1 - speedKeep)
 		l.enterBoundLocked(step{observed: m.observed / m.predicted * average, predicted: average, samples: 1}, now)
