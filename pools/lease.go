@@ -137,24 +137,24 @@ func (l *Lease) end(now time.Time) {
 }
 
 // ReleasePrefilled releases the lease of a prefill that succeeded, and adds what it took to
-// the server's curve. beside is how long the server waited for something other than its work:
+// the server's curve. beside is how long the server is predicted to have waited for something other than its work:
 // it does not count.
 func (l *Lease) ReleasePrefilled(newTokens, cached int, beside time.Duration) {
-	l.releasePrefilled(curve.PrefillFeatures(newTokens, cached), l.sent.Add(beside), took)
+	l.releasePrefilled(curve.PrefillFeatures(newTokens, cached), beside, took)
 }
 
 // ReleasePrefilledBy is ReleasePrefilled where nothing says when the prefill was done, only that it is by
 // now: the curve learns what it took at the most, and what the engine's clock says.
 func (l *Lease) ReleasePrefilledBy(newTokens, cached int) {
-	l.releasePrefilled(curve.PrefillFeatures(newTokens, cached), l.sent, tookAtMost)
+	l.releasePrefilled(curve.PrefillFeatures(newTokens, cached), 0, tookAtMost)
 }
 
-func (l *Lease) releasePrefilled(x curve.Features, begun time.Time, shows shown) {
+func (l *Lease) releasePrefilled(x curve.Features, beside time.Duration, shows shown) {
 	if !l.released.CompareAndSwap(false, true) {
 		return
 	}
 	l.RecordResult(nil)
 	now := time.Now()
-	l.endPrompt(x, begun, shows, 0, now)
+	l.endPrompt(x, now.Sub(l.sent)-beside, shows, 0, now)
 	l.end(now)
 }

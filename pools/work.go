@@ -133,7 +133,7 @@ func (l *Lease) EndLocalPieces() { l.endLocal(curve.Features{}, nothing, 0, time
 
 // endLocal is endPrompt of a request that stays on the server.
 func (l *Lease) endLocal(x curve.Features, shows shown, batch time.Duration, now time.Time) (ended curve.Completion, known bool) {
-	ended, known = l.endPrompt(x, l.sent, shows, batch, now)
+	ended, known = l.endPrompt(x, withoutBatch(now.Sub(l.sent), batch), shows, batch, now)
 	l.server.fleet.NotifyWork()
 	l.server.fleet.changed.notify()
 	return ended, known
@@ -148,11 +148,10 @@ const (
 	took
 )
 
-// endPrompt ends the prompt that the lease's request had computed, begun at a time, and teaches the server's curve
-// what it took: exactly if no other prompt was on the server, else by the time since the answer before, of
-// which other replicas' requests had their share; in both cases less what its batch took meanwhile. The engine's
-// clock counts it when the lease ends.
-func (l *Lease) endPrompt(x curve.Features, begun time.Time, shows shown, batch time.Duration, now time.Time) (ended curve.Completion, known bool) {
+// endPrompt ends the prompt that the lease's request had computed, and teaches the server's curve what it took:
+// own if no other prompt was on the server, else the time since the answer before, of which other replicas' requests
+// had their share, less what the server's batch took meanwhile. The engine's clock counts it when the lease ends.
+func (l *Lease) endPrompt(x curve.Features, own time.Duration, shows shown, batch time.Duration, now time.Time) (ended curve.Completion, known bool) {
 	s := l.server
 	others := s.othersInFlight(Prefill, now).Requests
 	s.mu.Lock()
@@ -160,18 +159,21 @@ func (l *Lease) endPrompt(x curve.Features, begun time.Time, shows shown, batch 
 	if ended, known = work.End(l.promptID(), now); known {
 		l.computed = x
 	}
-	own := work.Len() + 1 // it may have been taken to be done before (EndsUnseen)
+	ours := work.Len() + 1 // it may have been taken to be done before (EndsUnseen)
 	s.mu.Unlock()
 	ended.Served = withoutBatch(ended.Served, batch)
 	switch {
 	case !known || shows == nothing:
 	case shows == tookAtMost:
 		s.prefill.ObserveAtMost(x, ended.Served, now)
+	case ended.Alone && others == 0 && own <= 0: // it waited less than predicted, and how long is not known
+		s.prefill.ObserveAloneAtMost(x, now.Sub(l.sent), now)
+		s.evidence.Observe(ended)
 	case ended.Alone && others == 0:
-		s.prefill.Observe(x, withoutBatch(now.Sub(begun), batch), now)
+		s.prefill.Observe(x, own, now)
 		s.evidence.Observe(ended)
 	default:
-		ended.Served = ended.Served * time.Duration(own) / time.Duration(own+others)
+		ended.Served = ended.Served * time.Duration(ours) / time.Duration(ours+others)
 		s.prefill.ObserveServed(x, ended.Served, now)
 		s.evidence.Observe(ended)
 	}

@@ -121,6 +121,26 @@ func TestReleasePrefilled_TeachesWhatTheServerTook(t *testing.T) {
 	}
 }
 
+// A prefill that ends before what it is predicted to wait for beside its work teaches all the same: else a server would
+// be believed to be slow for as long as the prediction is wrong.
+func TestReleasePrefilled_TeachesThoughTheWaitWasShorter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := upFleet(t, nil, spec("http://10.0.0.1:1", Both)).Servers()[0]
+		x := curve.PrefillFeatures(4096, 0)
+		before := s.PrefillCurve().Seconds(x)
+		for range 100 {
+			l := claim(t, s, Prefill, curve.Work{Tokens: 4096})
+			l.MarkSent(0)
+			time.Sleep(time.Duration(0.2 * before * float64(time.Second)))
+			l.ReleasePrefilled(4096, 0, time.Hour)
+			time.Sleep(time.Second)
+		}
+		if got := s.PrefillCurve().Seconds(x) / before; got < 0.15 || got > 0.3 {
+			t.Errorf("believed %.2f times as long", got)
+		}
+	})
+}
+
 // The step curve and the confidence in both follow what the server shows; another replica is
 // told of it and believes it.
 func TestSpeed_IsShownToOtherReplicas(t *testing.T) {
