@@ -163,7 +163,7 @@ func TestCheckHost_StrictHandoffsNameTheServersOwnHosts(t *testing.T) {
 func TestStepSampler_TeachesTheStepOfTheServer(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(100))
 	s := f.Fleet.Servers()[1]
-	steps := f.newStepSampler(s, "m")
+	steps := f.newStepSampler(s, &Request{Model: "m"})
 	before := s.StepCurve()
 	for range gapsPerSample - 1 {
 		steps.observeGap(2 * time.Second)
@@ -185,7 +185,7 @@ func TestStepSampler_ShortAnswersTeachTogether(t *testing.T) {
 		if s.StepCurve() != before {
 			t.Errorf("%d of two answers teach", answer)
 		}
-		steps := f.newStepSampler(s, "m")
+		steps := f.newStepSampler(s, &Request{Model: "m"})
 		for range gapsPerSample / 2 {
 			steps.observeGap(2 * time.Second)
 		}
@@ -193,6 +193,21 @@ func TestStepSampler_ShortAnswersTeachTogether(t *testing.T) {
 	}
 	if s.StepCurve() == before {
 		t.Errorf("together they teach nothing: %v", before)
+	}
+}
+
+// Several answers in one stream have their tokens of a step one behind the other.
+func TestStepSampler_SeveralAnswersTeachNothing(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	s := f.Fleet.Servers()[1]
+	before := s.StepCurve()
+	steps := f.newStepSampler(s, &Request{Model: "m", Answers: 4})
+	for range 3*gapsPerSample + 1 {
+		steps.observeGap(2 * time.Second)
+	}
+	steps.end()
+	if s.StepCurve() != before {
+		t.Errorf("the step is believed to be %v, before %v", s.StepCurve(), before)
 	}
 }
 
@@ -211,7 +226,7 @@ func TestStepSampler_BesidePromptsAGapIsABound(t *testing.T) {
 	before := s.StepCurve().Seconds(x)
 	for _, c := range []struct{ times, least, most float64 }{{3, 1, 1}, {0.1, 0.09, 0.3}} {
 		for range 100 * gapsPerSample / 8 { // answers of eight gaps, for 100 samples
-			steps := f.newStepSampler(s, "m")
+			steps := f.newStepSampler(s, &Request{Model: "m"})
 			for range 8 {
 				steps.observeGap(time.Duration(c.times * before * float64(time.Second)))
 			}

@@ -77,7 +77,7 @@ func (o *Orchestrator) newPick(ctx context.Context, st *requestState, b *binding
 		p.leg = connector.PullFrom(b.pullFrom, st.req.Body)
 	}
 	server := b.decode.Server()
-	p.steps = o.newStepSampler(server, st.req.Model)
+	p.steps = o.newStepSampler(server, st.req)
 	st.lastHandoff, st.servedBy = b.handoff, server.ID()
 	o.Binder.deadlineProbes.Observe(st.bind.base, time.Now())
 	o.recordDecision(st, nil)

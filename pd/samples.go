@@ -204,10 +204,14 @@ type stepSampler struct {
 	// computing: the server had prompts to compute when the sample began. Steps that compute them
 	// too are no steps of decoding.
 	computing bool
+	// several answers have their tokens of one step one behind the other in the stream: its gaps are no steps.
+	several bool
 }
 
-func (o *Orchestrator) newStepSampler(server *pools.Server, model string) *stepSampler {
-	return &stepSampler{server: server, itl: o.Metrics.itl.Of(model, server.ID()), recent: o.History.Model(model)}
+func (o *Orchestrator) newStepSampler(server *pools.Server, req *Request) *stepSampler {
+	return &stepSampler{
+		server: server, itl: o.Metrics.itl.Of(req.Model, server.ID()), recent: o.History.Model(req.Model), several: req.Answers > 1,
+	}
 }
 
 func (p *stepSampler) observeGap(gap time.Duration) {
@@ -227,6 +231,9 @@ func (p *stepSampler) observeGap(gap time.Duration) {
 // learn teaches the server's curve one step. Of one in which it computed prompts too the batch's own took no longer:
 // a server that always does would else be believed to decode as slowly as at its start for ever.
 func (p *stepSampler) learn(step time.Duration, computing bool, now time.Time) {
+	if p.several {
+		return
+	}
 	c := candidateOf(p.server, now)
 	if computing {
 		p.server.ObserveStepAtMost(step, max(c.Running, 1), c.KVUsed, now)
@@ -242,8 +249,10 @@ func (p *stepSampler) end() {
 	}
 	now := time.Now()
 	p.recent.RecordGaps(p.sampled[:p.gaps], now)
+	if p.several {
+		return
+	}
 	if step, computing := p.server.JoinGaps(p.sum, p.gaps, p.computing || computesPrompts(p.server, now), gapsPerSample); step > 0 {
 		p.learn(step, computing, now)
 	}
-	p.gaps = 0
 }

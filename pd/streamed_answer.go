@@ -76,7 +76,7 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 	if resp.StatusCode != http.StatusOK || !isEventStream(resp) {
 		return nil, notAStream(legCtx, leg, server, resp)
 	}
-	steps := o.newStepSampler(server, st.req.Model)
+	steps := o.newStepSampler(server, st.req)
 	s := &legStream{
 		dialect: st.req.Dialect, events: api.NewEventReader(resp.Body), body: resp.Body,
 		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
