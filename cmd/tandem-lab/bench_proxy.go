@@ -21,7 +21,8 @@ engine learns that a client has left. Hand-offs, tokens, usage and the marks of 
 are checked on both sides; what went wrong stands in the table.
 
 nginx is measured first and last in each round. A measure of a round in which the two
-differ by more than --steady is dropped, and the report says so.
+differ by more than --steady is dropped, and the report says so. Behind the rounds it is
+taken again, as far as the time lasts.
 
 A file of proxies adds others; loadtest/proxybench/routers.yaml is one, for the wheels
 that .ci/proxybench-routers installs.`

@@ -17,7 +17,8 @@ import (
 type Report struct {
 	At      time.Time `json:"at"`
 	Machine string    `json:"machine"`
-	Rounds  int       `json:"rounds"` // that were made
+	Rounds  int       `json:"rounds"` // of all measures that were made
+	Again   int       `json:"again"`  // behind them, of those measures of which rounds do not count
 	Wanted  int       `json:"rounds_wanted"`
 	Lasts   string    `json:"measure_lasts"`
 	// Dropped are the rounds whose figures of a measure do not count, with how far the baseline differed
@@ -139,19 +140,25 @@ func (r *Report) finish() {
 	}
 }
 
+// differs is the share by which the baseline's two figures of a measure differ in a round; false where it has no two.
+func (r *Report) differs(m *measure, round int) (share float64, known bool) {
+	own := r.values(r.baseline, m.steady, func(n int) bool { return n == round })
+	if len(own) < 2 {
+		return 0, false
+	}
+	share = slices.Max(own)/slices.Min(own) - 1
+	if math.IsInf(share, 0) || math.IsNaN(share) {
+		share = math.MaxFloat64
+	}
+	return share, true
+}
+
 // steadyRounds reports which rounds of a measure count, and notes those that do not.
 func (r *Report) steadyRounds(m *measure) (counts func(round int) bool) {
 	dropped := map[int]bool{}
-	for round := range r.Rounds {
-		own := r.values(r.baseline, m.steady, func(n int) bool { return n == round })
-		if len(own) < 2 {
-			continue
-		}
-		if differs := slices.Max(own)/slices.Min(own) - 1; !(differs <= r.steady) {
+	for round := range r.made() {
+		if differs, known := r.differs(m, round); known && differs > r.steady {
 			dropped[round] = true
-			if math.IsInf(differs, 0) || math.IsNaN(differs) {
-				differs = math.MaxFloat64
-			}
 			r.Dropped = append(r.Dropped, Drop{round + 1, m.name, differs})
 		}
 	}
@@ -278,6 +285,9 @@ func short(v float64) string {
 // writeNotes says what was dropped, and what went wrong.
 func (r *Report) writeNotes(w io.Writer) error {
 	var b strings.Builder
+	if r.Again > 0 {
+		fmt.Fprintf(&b, "rounds made behind these for what was dropped: %d\n", r.Again)
+	}
 	if r.Rounds < r.Wanted {
 		fmt.Fprintf(&b, "%d of %d rounds were made: another would not have ended in time\n", r.Rounds, r.Wanted)
 	}

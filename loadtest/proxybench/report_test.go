@@ -48,6 +48,40 @@ func TestReport_DropsRoundsThatWereNotSteady(t *testing.T) {
 	}
 }
 
+// A measure of which a round was dropped is taken again, where there is time, and no more often than it was to be.
+func TestNextRound_TakesAgainWhatWasDropped(t *testing.T) {
+	order := []*Proxy{{Name: "nginx"}, {Name: "other"}, {Name: "nginx"}}
+	took := durations{}
+	for _, p := range order {
+		took.add("", p.Name, time.Second)
+		took.add("blast", p.Name, 2*time.Second)
+		took.add("long", p.Name, 100*time.Second)
+	}
+	for name, c := range map[string]struct {
+		nginx  [][2]float64
+		rounds int // that are wanted
+		again  int
+		left   time.Duration
+		want   string
+	}{
+		"all were steady":             {[][2]float64{{1, 1}, {1, 1}}, 2, 0, time.Hour, ""},
+		"one was not":                 {[][2]float64{{1, 1}, {1, 2}}, 2, 0, time.Hour, "blast"},
+		"just in time":                {[][2]float64{{1, 1}, {1, 2}}, 2, 0, 9 * time.Second, "blast"},
+		"there is no time":            {[][2]float64{{1, 1}, {1, 2}}, 2, 0, 8 * time.Second, ""},
+		"no machine is steady enough": {[][2]float64{{1, 2}, {1, 2}}, 2, 2, time.Hour, ""},
+		"all are not made yet":        {[][2]float64{{1, 1}}, 2, 0, time.Hour, "blast long"},
+		"and there is no time":        {[][2]float64{{1, 1}}, 2, 0, time.Minute, ""},
+	} {
+		r := reportOf(t, c.nginx, []float64{1, 1})
+		r.Wanted, r.Again = c.rounds, c.again
+		cfg := Default()
+		cfg.Rounds, cfg.Measures = c.rounds, []string{"blast", "long"}
+		if got := strings.Join(cfg.nextRound(r, took, order, cfg.Within-c.left), " "); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 // Multiples are of the baseline's median in the same rounds.
 func TestReport_MultiplesAreOfTheBaseline(t *testing.T) {
 	r := reportOf(t, [][2]float64{{2, 2}, {2, 2.1}}, []float64{8, 8})

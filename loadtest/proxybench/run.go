@@ -19,8 +19,8 @@ type Config struct {
 	Measures []string // names; none: all
 	Rounds   int
 	Lasts    time.Duration // of one measure
-	// Within bounds the run: no round is begun that would not end by then, if it took as long as the
-	// longest so far. 0: all rounds are made.
+	// Within bounds the run: no round is begun that would not end by then, if it took as long as those
+	// before. 0: all rounds are made.
 	Within  time.Duration
 	Streams int // that are open for a figure of memory
 	// Steady is how far nginx, first and last in a round, may differ in a measure, as a share.
@@ -58,26 +58,20 @@ func Run(ctx context.Context, cfg Config, show func(Step)) (*Report, error) {
 	defer func() { _ = stop() }()
 	r := newReport(&cfg)
 	order := inOrder(cfg.Proxies, cfg.Baseline)
-	var longest time.Duration // round
-	for r.Rounds = 0; r.Rounds < cfg.Rounds && !cfg.endsBefore(time.Since(start)+longest); r.Rounds++ {
-		began := time.Now()
+	defer r.finish()
+	took := durations{}
+	for names := cfg.nextRound(r, took, order, 0); len(names) > 0; names = cfg.nextRound(r, took, order, time.Since(start)) {
+		round := r.beginRound()
 		for i, p := range order {
-			step := Step{Round: r.Rounds + 1, Rounds: cfg.Rounds, Proxy: p.Name, At: i + 1, Proxies: len(order)}
-			if err := measureProxy(ctx, &cfg, at, p, r, step, show); err != nil {
-				r.Rounds++
-				r.finish()
+			step := Step{Round: round + 1, Rounds: max(cfg.Rounds, round+1), Proxy: p.Name, At: i + 1, Proxies: len(order)}
+			if err := measureProxy(ctx, &cfg, at, p, names, r, step, took, show); err != nil {
 				return r, fmt.Errorf("%s: %w", p.Name, err)
 			}
 		}
-		longest = max(longest, time.Since(began))
 		slices.Reverse(order)
 	}
-	r.finish()
 	return r, nil
 }
-
-// endsBefore reports whether the run has to end before so much time has gone.
-func (c *Config) endsBefore(gone time.Duration) bool { return c.Within > 0 && gone > c.Within }
 
 // inOrder are all proxies, with the baseline first and last.
 func inOrder(proxies []Proxy, baseline string) (order []*Proxy) {
@@ -130,9 +124,9 @@ func startEngines(ctx context.Context, cfg *Config) (at *testbed, stop func() er
 	return at, stop, nil
 }
 
-// measureProxy takes all measures of one proxy in one round. One that does not start, or lets nothing
+// measureProxy takes the named measures of one proxy in one round. One that does not start, or lets nothing
 // through, has that in its row: others are measured all the same.
-func measureProxy(ctx context.Context, cfg *Config, at *testbed, p *Proxy, r *Report, step Step, show func(Step)) (err error) {
+func measureProxy(ctx context.Context, cfg *Config, at *testbed, p *Proxy, names []string, r *Report, step Step, took durations, show func(Step)) (err error) {
 	var serving *running
 	defer func() {
 		if serving != nil {
@@ -141,9 +135,10 @@ func measureProxy(ctx context.Context, cfg *Config, at *testbed, p *Proxy, r *Re
 	}()
 	for i := range measures {
 		m := &measures[i]
-		if !p.takes(m.name) || len(cfg.Measures) > 0 && !slices.Contains(cfg.Measures, m.name) {
+		if !p.takes(m.name) || !slices.Contains(names, m.name) {
 			continue
 		}
+		began := time.Now()
 		step.Measure = m.name
 		show(step)
 		if serving != nil && m.fresh {
@@ -154,6 +149,7 @@ func measureProxy(ctx context.Context, cfg *Config, at *testbed, p *Proxy, r *Re
 		}
 		if serving == nil {
 			started, failed := p.start(ctx, at)
+			took.add("", p.Name, time.Since(began))
 			if failed != nil {
 				r.fail(p.Name, failed)
 				return errors.Join(ctx.Err(), started.stop())
@@ -163,6 +159,7 @@ func measureProxy(ctx context.Context, cfg *Config, at *testbed, p *Proxy, r *Re
 		if err := takeMeasure(ctx, cfg, at, p, m, serving, r, step.Round-1); err != nil {
 			return err
 		}
+		took.add(m.name, p.Name, time.Since(began))
 	}
 	return nil
 }
