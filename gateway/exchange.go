@@ -403,7 +403,17 @@ func (x *exchange) finish(outcome string, status int) (clientGone bool) {
 func endAdmit(span trace.Span, err error) {
 	status := 0
 	if err != nil {
-		status = explain(err).text.Status
+		status = statusOfRefusal(err)
 	}
 	spans.EndAdmit(span, err == nil, status)
+}
+
+// statusOfRefusal is the HTTP status of a request that is at fault, 0 for other errors.
+func statusOfRefusal(err error) int {
+	var bad *badRequest
+	var long *pd.ContextLengthError
+	if errors.As(err, &bad) || errors.As(err, &long) {
+		return explain(err).text.Status
+	}
+	return 0
 }

@@ -289,6 +289,7 @@ func (e *PickExchange) AnswerPiece(piece []byte) []byte {
 	if a.passing == nil {
 		return piece
 	}
+	closed := a.passing.Closing
 	out, n := a.passing.Add(piece)
 	if n == 0 {
 		return out
@@ -297,8 +298,9 @@ func (e *PickExchange) AnswerPiece(piece []byte) []byte {
 	if a.passing.Content == n {
 		a.first()
 	}
-	for range n {
-		e.pick.RecordContent(now)
+	tokens := n - (a.passing.Closing - closed)
+	for i := range n {
+		e.pick.RecordContent(i >= tokens, now)
 	}
 	e.x.charge.AddOutput(n, now)
 	a.charged += n

@@ -539,7 +539,7 @@ func texts(t *testing.T) (all []clientText) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	errorsToo := []string{"control.go", "../pd/api/body.go", "../kvstate/jsonscan/scanner.go"} // whose errors clients are told
+	errorsToo := []string{"control.go", "../pd/api/body_parse.go", "../kvstate/jsonscan/scanner.go"} // whose errors clients are told
 	for _, name := range append(files, errorsToo[1:]...) {
 		if strings.HasSuffix(name, "_test.go") {
 			continue

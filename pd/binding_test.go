@@ -211,29 +211,44 @@ func TestStepSampler_SeveralAnswersTeachNothing(t *testing.T) {
 	}
 }
 
-// Where a server computes prompts between its steps, a gap is what a step takes at the most.
+// Where a server computes prompts between its steps, a gap is what a step takes at the most: though the prompts are
+// done when the stream ends, and beside streams without prompts, which teach as ever.
 func TestStepSampler_BesidePromptsAGapIsABound(t *testing.T) {
-	f := newTestFleet(t, 1, testPrompt(100))
-	s := f.Fleet.Servers()[1]
-	l, err := s.Claim(pools.Decode, curve.Work{Tokens: 100}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Release()
-	l.BeginLocalPrefill(curve.Work{Tokens: 100})
-	c := candidateOf(s, time.Now())
-	x := curve.StepFeatures(c.Running, c.KVUsed)
-	before := s.StepCurve().Seconds(x)
-	for _, c := range []struct{ times, least, most float64 }{{3, 1, 1}, {0.1, 0.09, 0.3}} {
-		for range 100 * gapsPerSample / 8 { // answers of eight gaps, for 100 samples
+	for name, c := range map[string]struct {
+		times, least, most float64 // of the step as believed: the gaps, and what is believed then
+		alone              bool    // as many streams are without prompts
+	}{
+		"longer":                           {3, 1, 1, false},
+		"shorter":                          {0.1, 0.09, 0.3, false},
+		"longer, and without prompts, too": {3, 2.5, 3.5, true},
+	} {
+		f := newTestFleet(t, 1, testPrompt(100))
+		s := f.Fleet.Servers()[1]
+		candidate := candidateOf(s, time.Now())
+		x := curve.StepFeatures(candidate.Running, candidate.KVUsed)
+		before := s.StepCurve().Seconds(x)
+		stream := func(prompt bool) { // of eight gaps
 			steps := f.newStepSampler(s, &Request{Model: "m"})
+			l, err := s.Claim(pools.Decode, curve.Work{Tokens: 100}, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if prompt {
+				l.BeginLocalPrefill(curve.Work{Tokens: 100})
+			}
 			for range 8 {
 				steps.observeGap(time.Duration(c.times * before * float64(time.Second)))
 			}
+			l.Release()
 			steps.end()
 		}
+		for range 200 {
+			if stream(true); c.alone {
+				stream(false)
+			}
+		}
 		if got := s.StepCurve().Seconds(x) / before; got < c.least || got > c.most {
-			t.Errorf("gaps of %v steps: a step is believed to take %.2f", c.times, got)
+			t.Errorf("%s: a step is believed to take %.2f times as long", name, got)
 		}
 	}
 }

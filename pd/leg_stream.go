@@ -214,7 +214,7 @@ func (s *legStream) take(ev api.Event) ([]byte, error) {
 	s.choices.Note(g.Finished)
 	if g.Content {
 		s.server.RecordProgress(now)
-		s.count(now)
+		s.count(g.Closes, now)
 	}
 	return s.transform(ev)
 }
@@ -230,8 +230,9 @@ func (s *legStream) ending() []byte {
 	return []byte("data: [DONE]\n\n")
 }
 
-func (s *legStream) count(now time.Time) {
-	if s.result.Events++; s.result.Events > 1 {
+// count counts an event with content. What only closes the answer comes right behind its last token.
+func (s *legStream) count(closes bool, now time.Time) {
+	if s.result.Events++; s.result.Events > 1 && !closes {
 		s.onGap(now.Sub(s.lastAt))
 	}
 	if s.lastAt.IsZero() {

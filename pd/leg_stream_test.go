@@ -73,6 +73,34 @@ func sent(events ...any) io.ReadCloser {
 	return body
 }
 
+// What closes an answer comes right behind its last token: that is no gap between tokens.
+func TestLegStream_WhatClosesAnAnswerMakesNoGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const step = 20 * time.Millisecond
+		delta := `data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}` + "\n\n"
+		s := legOf(t, newTestFleet(t, 1, testPrompt(100)), sent(
+			`data: {"type":"message_start","message":{}}`+"\n\n", delta, step, delta, step, delta,
+			`data: {"type":"content_block_stop","index":0}`+"\n\n", `data: {"type":"message_delta","delta":{"stop_reason":"end_turn"}}`+"\n\n",
+			`data: {"type":"message_stop"}`+"\n\n",
+		))
+		s.dialect = api.Messages
+		var gaps []time.Duration
+		s.onGap = func(gap time.Duration) { gaps = append(gaps, gap) }
+		if err := s.open(func(time.Time) {}); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			if _, err := s.Next(); err != nil {
+				break
+			}
+		}
+		s.Close()
+		if !slices.Equal(gaps, []time.Duration{step, step}) {
+			t.Errorf("gaps: %v", gaps)
+		}
+	})
+}
+
 // One time limit runs from the sending of a leg to its first content, whatever else the engine
 // sends meanwhile.
 func TestLegStream_TheTimeToTheFirstContentIsOneLimit(t *testing.T) {

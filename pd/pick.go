@@ -181,8 +181,9 @@ func (p *Pick) MoveTo(address string) {
 	}
 }
 
-// RecordContent records a content event of a stream, when it has come.
-func (p *Pick) RecordContent(now time.Time) {
+// RecordContent records a content event of a stream, when it has come, which may only close the answer
+// (api.Meaning).
+func (p *Pick) RecordContent(closes bool, now time.Time) {
 	if p.sample == nil || p.ended {
 		return
 	}
@@ -192,7 +193,7 @@ func (p *Pick) RecordContent(now time.Time) {
 		streamedAnswer{p.o}.learnFirst(ctx, p.st, p.b, p.sample, now.Sub(p.sent), now)
 		streamedAnswer{p.o}.recordFirst(ctx, p.st, p.b, p.sent)
 		p.endPrefill()
-	} else {
+	} else if !closes {
 		p.steps.observeGap(now.Sub(p.lastAt))
 	}
 	p.lastAt = now

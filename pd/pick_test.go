@@ -138,7 +138,7 @@ func TestPick_AnAnswerThatPassesByTeachesAsOneOfRun(t *testing.T) {
 		a := api.NewPassingAnswer(api.Chat, stream, 1)
 		_, n := a.Add(body)
 		for range n {
-			p.RecordContent(time.Now())
+			p.RecordContent(false, time.Now())
 		}
 		a.End()
 		if !a.Complete {
@@ -206,7 +206,7 @@ func TestPick_FailuresCountAgainstTheServer(t *testing.T) {
 		"cut short":      {func(p *Pick) { p.Break("", nil, api.Usage{}) }, true},
 		"an error event": {func(p *Pick) { p.Break("no memory", []byte(`{"error":{"code":500}}`), api.Usage{}) }, true},
 		"a stream that broke": {func(p *Pick) {
-			p.RecordContent(time.Now())
+			p.RecordContent(false, time.Now())
 			p.Break("", nil, api.Usage{})
 		}, true},
 		"the request's own fault": {func(p *Pick) { p.Refuse(400, http.Header{}, []byte(`{}`)) }, false},
@@ -297,7 +297,7 @@ func TestPick_FallbacksAreInTheOrderOfTheirCost(t *testing.T) {
 // back then, while decode's is held on.
 func TestPick_AnAnswerThatBeginsFreesPrefill(t *testing.T) {
 	for name, report := range map[string]func(*Pick){
-		"its first content": func(p *Pick) { p.RecordContent(time.Now()) },
+		"its first content": func(p *Pick) { p.RecordContent(false, time.Now()) },
 		"all of it":         func(p *Pick) { p.Settle(api.Usage{}) },
 	} {
 		f := newEngineFleet(t, besideSidecars(1, 1))
@@ -351,7 +351,7 @@ func TestPick_WhatALeftStreamSaidCounts(t *testing.T) {
 		p := f.pick(f.asks(api.Chat, more(api.Chat, true)))
 		p.MarkSent()
 		for range c.events {
-			p.RecordContent(time.Now())
+			p.RecordContent(false, time.Now())
 		}
 		p.Leave(api.Usage{Output: api.Count{Tokens: 3, Known: true}})
 		p.Release()

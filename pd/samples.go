@@ -201,7 +201,7 @@ type stepSampler struct {
 	gaps   int
 	// sampled are the gaps of this sample.
 	sampled [gapsPerSample]time.Duration
-	// computing: the server had prompts to compute when the sample began. Steps that compute them
+	// computing: the server had prompts to compute at the first gap of the sample. Steps that compute them
 	// too are no steps of decoding.
 	computing bool
 	// several answers have their tokens of one step one behind the other in the stream: its gaps are no steps.
@@ -216,6 +216,9 @@ func (o *Orchestrator) newStepSampler(server *pools.Server, req *Request) *stepS
 
 func (p *stepSampler) observeGap(gap time.Duration) {
 	p.itl.Observe(gap)
+	if p.gaps == 0 {
+		p.computing = computesPrompts(p.server, time.Now())
+	}
 	p.sum += gap
 	p.sampled[p.gaps] = gap
 	if p.gaps++; p.gaps < gapsPerSample {
@@ -223,9 +226,8 @@ func (p *stepSampler) observeGap(gap time.Duration) {
 	}
 	now := time.Now()
 	p.recent.RecordGaps(p.sampled[:], now)
-	computing := computesPrompts(p.server, now)
-	p.learn(p.sum/gapsPerSample, computing || p.computing, now)
-	p.sum, p.gaps, p.computing = 0, 0, computing
+	p.learn(p.sum/gapsPerSample, p.computing || computesPrompts(p.server, now), now)
+	p.sum, p.gaps = 0, 0
 }
 
 // learn teaches the server's curve one step. Of one in which it computed prompts too the batch's own took no longer:
@@ -252,7 +254,8 @@ func (p *stepSampler) end() {
 	if p.several {
 		return
 	}
-	if step, computing := p.server.JoinGaps(p.sum, p.gaps, p.computing || computesPrompts(p.server, now), gapsPerSample); step > 0 {
+	computing := p.computing || computesPrompts(p.server, now)
+	if step := p.server.JoinGaps(p.sum, p.gaps, computing, gapsPerSample, now); step > 0 {
 		p.learn(step, computing, now)
 	}
 }

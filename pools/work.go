@@ -166,7 +166,7 @@ func (l *Lease) endPrompt(x curve.Features, own time.Duration, shows shown, batc
 	case !known || shows == nothing:
 	case shows == tookAtMost:
 		s.prefill.ObserveAtMost(x, ended.Served, now)
-	case ended.Alone && others == 0 && own <= 0: // it waited less than predicted, and how long is not known
+	case ended.Alone && others == 0 && own < leastOf(now.Sub(l.sent)): // it waited less than predicted, and how long is not known
 		s.prefill.ObserveAloneAtMost(x, now.Sub(l.sent), now)
 		s.evidence.Observe(ended)
 	case ended.Alone && others == 0:
@@ -180,12 +180,13 @@ func (l *Lease) endPrompt(x curve.Features, own time.Duration, shows shown, batc
 	return ended, known
 }
 
-// leastOwn is the part of a time that is taken to be the prompt's own at least, whatever the batch is predicted to take.
+// leastOwn is the part of a time that is taken to be the prompt's own at least, whatever the batch, or a transfer, is
+// predicted to take.
 const leastOwn = 0.1
 
-func withoutBatch(took, batch time.Duration) time.Duration {
-	return max(took-batch, time.Duration(leastOwn*float64(took)))
-}
+func leastOf(took time.Duration) time.Duration { return time.Duration(leastOwn * float64(took)) }
+
+func withoutBatch(took, batch time.Duration) time.Duration { return max(took-batch, leastOf(took)) }
 
 // ReplicaWork is what other gateways have on the servers, as they report it.
 type ReplicaWork interface {
@@ -230,7 +231,9 @@ type speed struct {
 	prefill  *curve.Learned // time of a prefill, by PrefillFeatures
 	step     *curve.Learned // time of a decode step, by StepFeatures
 	evidence curve.Evidence // what prefills took beside what was predicted of them
-	gaps     joinedGaps     // of streams that ended before they had enough for a sample of a step
+	// gaps are of streams that ended before they had enough for a sample of a step: where the server computed no
+	// prompts, and where it did.
+	gaps [2]joinedGaps
 }
 
 // PrefillCurve predicts the time of a prefill on the server, by PrefillFeatures.
@@ -261,25 +264,34 @@ func (l *speed) ObserveStepAtMost(gap time.Duration, sequences, kvTokens int, no
 
 // joinedGaps are gaps between tokens of several streams.
 type joinedGaps struct {
-	mu       sync.Mutex // guards the rest
-	sum      time.Duration
-	gaps     int
-	computed bool // the server computed prompts in some of them
+	mu   sync.Mutex // guards the rest
+	sum  time.Duration
+	gaps int
+	last time.Time // when the last of them were joined
 }
 
-// JoinGaps adds the gaps of a stream, in sum, to those of others, and returns the mean of all and whether the server
-// computed prompts in some of them once they are so many; 0 until then.
-func (l *speed) JoinGaps(sum time.Duration, gaps int, computed bool, enough int) (mean time.Duration, anyComputed bool) {
-	j := &l.gaps
+// gapsLast is how long gaps wait for others: later ones are of another batch.
+const gapsLast = 10 * time.Second
+
+// JoinGaps adds the gaps of a stream, in sum, to those of others, beside prompts that the server computed or not, and
+// returns the mean of all once they are so many; 0 until then.
+func (l *speed) JoinGaps(sum time.Duration, gaps int, beside bool, enough int, now time.Time) (mean time.Duration) {
+	j := &l.gaps[0]
+	if beside {
+		j = &l.gaps[1]
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.sum, j.gaps, j.computed = j.sum+sum, j.gaps+gaps, j.computed || computed
-	if j.gaps < enough {
-		return 0, false
+	if now.Sub(j.last) > gapsLast {
+		j.sum, j.gaps = 0, 0
 	}
-	mean, anyComputed = j.sum/time.Duration(j.gaps), j.computed
-	j.sum, j.gaps, j.computed = 0, 0, false
-	return mean, anyComputed
+	j.sum, j.gaps, j.last = j.sum+sum, j.gaps+gaps, now
+	if j.gaps < enough {
+		return 0
+	}
+	mean = j.sum / time.Duration(j.gaps)
+	j.sum, j.gaps = 0, 0
+	return mean
 }
 
 // Report returns what this replica has seen of the server's two curves.

@@ -40,8 +40,8 @@ func blocksOf(tokens int) int { return tokens/blockTokens + 1 }
 const blockTokens = 16
 
 // readLeg reads a request. The long text of its prompt has no escapes: it is cut out before anything
-// else is looked at, as the ids of the prompt are, so that reading costs about the same for every length. scratch is
-// reused.
+// else is looked at, as the ids of the prompt are, which stand behind their key without a space: so reading costs about
+// the same for every length. scratch is reused.
 func readLeg(body, scratch []byte) (l leg, rest []byte) {
 	text := valueOf(body, `"content":"`, '"')
 	rest = append(append(scratch[:0], body[:text.from]...), body[text.to:]...)

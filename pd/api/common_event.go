@@ -47,6 +47,7 @@ func (c *Chunk) readCommon(data []byte, chat bool, prompts PromptReader) (g Mean
 func (c *Chunk) readCommonChoices(at *jsonscan.Cursor, chat bool, prompts PromptReader, g *Meaning) (common bool) {
 	c.Choices = 0
 	common = at.Next() == '['
+	closes := true
 	for more := common && at.Enter('['); more && common; more = at.More(']') {
 		into := c
 		if c.Choices++; c.Choices > 1 {
@@ -60,7 +61,9 @@ func (c *Chunk) readCommonChoices(at *jsonscan.Cursor, chat bool, prompts Prompt
 			g.Finished = append(g.Finished, choice.index)
 		}
 		g.Content = g.Content || !chat || choice.finished || !choice.delta.isBare()
+		closes = closes && choice.finished && !choice.says(chat)
 	}
+	g.Closes = closes && c.Choices > 0
 	return common
 }
 
@@ -81,7 +84,16 @@ type commonChoice struct {
 	seen     members
 	index    int
 	finished bool
+	text     bool // there is some, of completions
 	delta    commonDelta
+}
+
+// says reports whether it has something of an answer.
+func (h *commonChoice) says(chat bool) bool {
+	if chat {
+		return h.delta.content
+	}
+	return h.text
 }
 
 func (h *commonChoice) read(at *jsonscan.Cursor, into *Chunk, prompts PromptReader) (common bool) {
@@ -101,6 +113,8 @@ func (h *commonChoice) read(at *jsonscan.Cursor, into *Chunk, prompts PromptRead
 			common = h.seen.once(memberDelta) && h.delta.read(at, into)
 		case "text":
 			into.Text = at.Value()
+			h.text = len(into.Text) > 2 && into.Text[0] == '"'
+			common = h.seen.once(memberText)
 		case "token_ids":
 			value := at.Value()
 			into.hide(from, at.Offset(), value, &into.IDs)
@@ -192,6 +206,7 @@ const (
 	memberContent
 	memberReasoningContent
 	memberReasoning
+	memberText
 )
 
 // once reports whether a member has not stood there before.

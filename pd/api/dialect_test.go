@@ -191,6 +191,41 @@ func FuzzCleanAnswer(f *testing.F) {
 	})
 }
 
+// What comes right behind the last token, without one of its own, closes an answer or a part of it.
+func TestInspect_WhatCloses(t *testing.T) {
+	for _, c := range []struct {
+		d      *Dialect
+		data   string
+		closes bool
+	}{
+		{Chat, `{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`, true},
+		{Chat, `{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":"length"}]}`, true},
+		{Chat, `{"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"length"}]}`, false},
+		{Chat, `{"choices":[{"index":0,"delta":{"reasoning":"a"},"finish_reason":"length"}]}`, false},
+		{Chat, `{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]},"finish_reason":"tool_calls"}]}`, false},
+		{Chat, `{"choices":[{"index":0,"delta":{"content":""},"finish_reason":null}]}`, false},
+		{Chat, `{"choices":[{"index":0,"delta":{},"finish_reason":"stop"},{"index":1,"delta":{"content":"a"}}]}`, false},
+		{Chat, `{"choices":[],"usage":{"prompt_tokens":3}}`, false},
+		{Completions, `{"choices":[{"index":0,"text":"","finish_reason":"stop"}]}`, true},
+		{Completions, `{"choices":[{"index":0,"text":"a","finish_reason":"length"}]}`, false},
+		{Completions, `{"choices":[{"index":0,"text":"","finish_reason":null}]}`, false},
+		{Messages, `{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}}`, false},
+		{Messages, `{"type":"content_block_stop","index":0}`, true},
+		{Messages, `{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":4}}`, true},
+		{Messages, `{"type":"message_stop"}`, true},
+		{Responses, `{"type":"response.output_text.delta","delta":"a"}`, false},
+		{Responses, `{"type":"response.output_text.done","text":"a"}`, true},
+		{Responses, `{"type":"response.content_part.done"}`, true},
+		{Responses, `{"type":"response.output_item.done"}`, true},
+		{Responses, `{"type":"response.completed","response":{}}`, true},
+		{Responses, `{"type":"response.output_item.added"}`, false},
+	} {
+		if got := c.d.Inspect([]byte(c.data)); got.Closes != c.closes || got.Closes && !got.Content {
+			t.Errorf("%s %s: %+v", c.d.Name, c.data, got)
+		}
+	}
+}
+
 // What an event of SGLang's own API means.
 func TestInspect_OfSGLangsOwnAPI(t *testing.T) {
 	for data, want := range map[string]Meaning{

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"bytes"
+
 	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
@@ -8,7 +10,8 @@ import (
 
 // Meaning is what one stream event means.
 type Meaning struct {
-	Content  bool   // generated content: the engine has answered
+	Content  bool   // generated content, or its end: the engine has answered
+	Closes   bool   // content that no token was computed for: an answer, or a part of it, is over
 	End      bool   // the stream is complete
 	Failure  string // the engine reports a failure
 	Finished []int  // choices that end with it
@@ -22,20 +25,25 @@ func (d *Dialect) Inspect(data []byte) Meaning {
 
 func inspectChat(data []byte) Meaning {
 	g, choices := inspectChunk(data)
+	g.Closes = len(choices) > 0
 	for _, c := range choices {
 		// The engine opens with a chunk that only names the role.
-		delta := c.Get("delta")
-		bare := delta.Get("role").Exists() && delta.Get("content").String() == "" &&
-			!delta.Get("tool_calls").Exists() && delta.Get("reasoning_content").String() == "" &&
-			delta.Get("reasoning").String() == ""
-		g.Content = g.Content || !bare || c.Get("finish_reason").String() != ""
+		delta, finished := c.Get("delta"), c.Get("finish_reason").String() != ""
+		says := delta.Get("content").String() != "" || delta.Get("tool_calls").Exists() ||
+			delta.Get("reasoning_content").String() != "" || delta.Get("reasoning").String() != ""
+		g.Content = g.Content || finished || says || !delta.Get("role").Exists()
+		g.Closes = g.Closes && finished && !says
 	}
 	return g
 }
 
 func inspectCompletions(data []byte) Meaning {
 	g, choices := inspectChunk(data)
-	g.Content = g.Content || len(choices) > 0
+	g.Content, g.Closes = g.Content || len(choices) > 0, len(choices) > 0
+	for _, c := range choices {
+		text := c.Get("text")
+		g.Closes = g.Closes && c.Get("finish_reason").String() != "" && (text.Type != gjson.String || text.Str == "")
+	}
 	return g
 }
 
@@ -65,12 +73,13 @@ func inspectResponses(data []byte) Meaning {
 	if string(data) == "[DONE]" {
 		return Meaning{End: true}
 	}
-	switch string(typeOf(data)) {
+	kind := typeOf(data)
+	switch string(kind) {
 	case "response.created", "response.in_progress", "response.queued",
 		"response.output_item.added", "response.content_part.added", "response.reasoning_part.added":
 		return Meaning{}
 	case "response.completed", "response.incomplete":
-		return Meaning{Content: true, End: true}
+		return Meaning{Content: true, Closes: true, End: true}
 	case "response.failed":
 		return Meaning{Failure: orDefault(gjson.GetBytes(data, "response.error.message").String())}
 	case "error":
@@ -78,15 +87,17 @@ func inspectResponses(data []byte) Meaning {
 	case "":
 		return Meaning{Failure: orDefault(engineError(data))}
 	}
-	return Meaning{Content: true}
+	return Meaning{Content: true, Closes: bytes.HasSuffix(kind, []byte(".done"))}
 }
 
 func inspectMessages(data []byte) Meaning {
 	switch string(typeOf(data)) {
 	case "message_start", "content_block_start", "ping":
 		return Meaning{}
+	case "content_block_stop", "message_delta":
+		return Meaning{Content: true, Closes: true}
 	case "message_stop":
-		return Meaning{Content: true, End: true}
+		return Meaning{Content: true, Closes: true, End: true}
 	case "error", "":
 		return Meaning{Failure: orDefault(engineError(data))}
 	}

@@ -21,6 +21,7 @@ type PassingAnswer struct {
 
 	Usage    Usage  // as far as it is reported
 	Content  int    // content events so far
+	Closing  int    // of them, those that only close the answer: its last ones
 	Complete bool   // the engine has said that the stream is complete, or the body is an answer
 	Failure  string // the engine's words, where it reported a failure
 	Event    []byte // that did
@@ -97,7 +98,7 @@ func (a *PassingAnswer) hold(piece []byte) (beyond []byte) {
 	if beyond = piece; a.HideUsage {
 		beyond = append(a.held, piece...)
 	}
-	*a = PassingAnswer{Usage: a.Usage, Content: a.Content}
+	*a = PassingAnswer{Usage: a.Usage, Content: a.Content, Closing: a.Closing}
 	return beyond
 }
 
@@ -115,6 +116,9 @@ func (a *PassingAnswer) event(raw []byte) (onlyUsage bool) {
 	a.ended.Note(g.Finished)
 	if g.Content {
 		a.Content++
+	}
+	if g.Closes {
+		a.Closing++
 	}
 	a.Complete = g.End
 	return a.recordUsage(data) && HasNoChoices(data)

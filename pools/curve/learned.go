@@ -199,7 +199,7 @@ func (l *Learned) ObserveAtMost(x Features, took time.Duration, now time.Time) {
 	l.atMostLocked(took, predicted, now)
 }
 
-// ObserveAloneAtMost is ObserveAtMost for a sample that no other shares a step with.
+// ObserveAloneAtMost is ObserveAtMost for a sample that bears all of its step, whatever else was in it.
 func (l *Learned) ObserveAloneAtMost(x Features, took time.Duration, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
