@@ -50,8 +50,7 @@ func TestPrepare_FailsWhenTheServerLeaves(t *testing.T) {
 			await := lease.Prepare("ada")
 			go func() { failed <- await(t.Context()) }()
 			synctest.Wait()
-			s.LoadRequests().Close()
-			s.WakeRequests().Close()
+			s.CloseStandby()
 			if err := <-failed; !errors.Is(err, errStopped) {
 				t.Errorf("%s: %v", s.ID(), err)
 			}

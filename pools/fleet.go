@@ -109,7 +109,7 @@ func (f *Fleet) Apply(specs []Spec) error {
 	}
 	for key, w := range f.watched {
 		if !kept[key] {
-			w.end()
+			w.leave()
 			delete(f.watched, key)
 		}
 	}
@@ -172,6 +172,12 @@ func (w *watched) end() {
 	<-w.done
 }
 
+// leave is end of a server that leaves the fleet: what waits for it to be made ready fails.
+func (w *watched) leave() {
+	w.end()
+	w.CloseStandby()
+}
+
 // AwaitAddresses waits until the server's names were looked up, or could not be, where the
 // it is configured not to be probed before.
 func (s *Server) AwaitAddresses(ctx context.Context) {
@@ -185,7 +191,7 @@ func (f *Fleet) Close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for key, w := range f.watched {
-		w.end()
+		w.leave()
 		delete(f.watched, key)
 	}
 }

@@ -22,6 +22,19 @@ func (l *standbyState) WakeRequests() *WakeRequests { return l.wakeRequests }
 
 func (l *standbyState) GPUShare() *GPUShare { return &l.gpus }
 
+// OpenStandby says that the server is made ready for what requests ask: also for what they asked before, and nobody did.
+// The entry of a server may change, and another one follows it then.
+func (l *standbyState) OpenStandby() {
+	l.loadRequests.open()
+	l.wakeRequests.open()
+}
+
+// CloseStandby says that the server is not made ready any more: what is requested fails.
+func (l *standbyState) CloseStandby() {
+	l.loadRequests.close()
+	l.wakeRequests.close()
+}
+
 // errStopped: the server is not made ready any more.
 var errStopped = errors.New("the server has left the fleet")
 
@@ -132,8 +145,15 @@ func (r *LoadRequests) Finish(name string, err error, refusal time.Duration, now
 	pending.end(err)
 }
 
-// Close says that no adapter is loaded any more: what is requested fails.
-func (r *LoadRequests) Close() {
+func (r *LoadRequests) open() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed = false; len(r.pending) > 0 {
+		wake(r.due)
+	}
+}
+
+func (r *LoadRequests) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
@@ -209,8 +229,15 @@ func (r *WakeRequests) Finish(err error, refusal time.Duration, now time.Time) {
 	r.pending = nil
 }
 
-// Close says that the server is not woken any more: what waits for it fails.
-func (r *WakeRequests) Close() {
+func (r *WakeRequests) open() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed = false; r.pending != nil {
+		wake(r.due)
+	}
+}
+
+func (r *WakeRequests) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true

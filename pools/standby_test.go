@@ -205,14 +205,14 @@ func TestWakeRequests_ARefusalLastsForATime(t *testing.T) {
 			t.Error("it was woken and refuses")
 		}
 		waits, _ := r.take()
-		r.Close()
+		r.close()
 		if <-waits.done; !errors.Is(waits.err, errStopped) {
 			t.Errorf("it is not woken any more: %v", waits.err)
 		}
 		if _, err := r.take(); !errors.Is(err, errStopped) {
 			t.Errorf("it is not woken any more, for one that comes now: %v", err)
 		}
-		r.Close()
+		r.close()
 	})
 }
 
@@ -236,7 +236,7 @@ func TestLoadRequests_UseIsCountedFromTheFirstLook(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Close()
+		r.close()
 		if <-waits.done; !errors.Is(waits.err, errStopped) || r.Next() != "" {
 			t.Errorf("nothing loads any more: %v, next %q", waits.err, r.Next())
 		}

@@ -113,7 +113,7 @@ func TestStandby_EachWhoWaitsIsAnswered(t *testing.T) {
 			},
 			func() { loads.Finish(loads.Next(), nil, 0, time.Now()); wakes.Finish(errEngine, 0, time.Now()) },
 			func() { loads.refuses("ada", time.Now()); wakes.Refuses(time.Now()); loads.LastUse("ada", time.Now()) },
-			func() { loads.Close(); wakes.Close() },
+			func() { loads.close(); wakes.close() },
 		)
 		waits.Range(func(pending, _ any) bool {
 			select {

@@ -21,11 +21,11 @@ func Watch(fleet *pools.Fleet, arbiter *Arbiter, transport http.RoundTripper, lo
 	client := &http.Client{Transport: transport, CheckRedirect: noRedirect} // each order has a time limit of its own
 	fleet.Watch(func() func(context.Context, *pools.Server) {
 		return func(ctx context.Context, s *pools.Server) {
-			defer s.LoadRequests().Close()
-			defer s.WakeRequests().Close()
 			if len(cfg.Adapters.Directory) == 0 && s.GPUs == "" {
+				s.CloseStandby()
 				return
 			}
+			s.OpenStandby()
 			e, log := engine{s, client}, log.With("server", s.ID())
 			run(ctx, &adapterManager{engine: e, cfg: cfg.Adapters, log: log},
 				&wakeController{engine: e, cfg: cfg.Sleep, arbiter: arbiter, held: &held, log: log})
@@ -34,7 +34,7 @@ func Watch(fleet *pools.Fleet, arbiter *Arbiter, transport http.RoundTripper, lo
 }
 
 // run does what requests ask of one server until the context ends, one thing after the other:
-// an engine does not load an adapter while it falls asleep.
+// an engine does not load an adapter while it falls asleep. What it is at then is left to who follows the server next.
 func run(ctx context.Context, adapters *adapterManager, controller *wakeController) {
 	loads, wakes := adapters.server.LoadRequests(), controller.server.WakeRequests()
 	tick := time.NewTicker(idleInterval)
@@ -44,12 +44,14 @@ func run(ctx context.Context, adapters *adapterManager, controller *wakeControll
 		case <-ctx.Done():
 			return
 		case <-wakes.Due():
-			err := controller.wake(ctx)
-			wakes.Finish(err, refusal(err), time.Now())
+			if err := controller.wake(ctx); ctx.Err() == nil {
+				wakes.Finish(err, refusal(err), time.Now())
+			}
 		case <-loads.Due():
 			for name := loads.Next(); name != "" && ctx.Err() == nil; name = loads.Next() {
-				err := adapters.load(ctx, name)
-				loads.Finish(name, err, refusal(err), time.Now())
+				if err := adapters.load(ctx, name); ctx.Err() == nil {
+					loads.Finish(name, err, refusal(err), time.Now())
+				}
 			}
 		case <-tick.C:
 			adapters.unloadIdle(ctx, time.Now())

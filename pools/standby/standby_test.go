@@ -104,6 +104,45 @@ func TestWatch_AServerOfItsOwnIsNotFollowed(t *testing.T) {
 	})
 }
 
+// A server whose entry in the configuration changes is made ready on, also for what waits for it meanwhile, and is not
+// refused for what the change cut short.
+func TestWatch_AServerWhoseEntryChangesIsMadeReadyOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, c := range map[string]struct {
+			hangs, first, then string
+			server             int
+		}{
+			"loads": {"/v1/load_lora_adapter", "ada", "eve", 0},
+			"wakes": {"/wake_up", "m", "m", 1},
+		} {
+			engines := &obeying{hangs: c.hangs}
+			specs := sharing("http://10.0.0.1:1", "http://10.0.0.2:1")
+			f := watchedFleet(t, func(c *pools.Config) {
+				c.Adapters.Directory = []pools.Adapter{{Name: "ada", Path: "/ada"}, {Name: "eve", Path: "/eve"}}
+			}, engines, 1, specs...)
+			before := make(chan error, 1)
+			go func() {
+				_, err := await(t, f.Servers()[c.server], c.first)
+				before <- err
+			}()
+			synctest.Wait()
+			engines.hangs = ""
+			for i := range specs {
+				specs[i].Rack = "r1"
+			}
+			if err := f.Apply(specs); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-before; err != nil {
+				t.Errorf("%s: what was asked before: %v", name, err)
+			}
+			if _, err := await(t, f.Servers()[c.server], c.then); err != nil {
+				t.Errorf("%s: what is asked behind it: %v", name, err)
+			}
+		}
+	})
+}
+
 // When a server leaves the fleet, what waits for it fails, and nothing more is asked of it.
 func TestWatch_WhatWaitsFailsWhenTheServerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
