@@ -46,6 +46,22 @@ func (f *engineFleet) down() (servers int) {
 	return servers
 }
 
+// A body that many send, and that is answered, is not what servers die of that it is on.
+func TestRun_ABodyThatIsAnsweredIsNotHeldBack(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		f := newEngineFleet(t, fleetShape{decode: 4})
+		dies := false
+		f.diesOf(io.ErrUnexpectedEOF, func(*http.Request) bool { now := dies; dies = false; return now })
+		for range 3 {
+			dies = true
+			f.served(f.asks(api.Chat, more(api.Chat, stream)))
+		}
+		if down, list := f.down(), f.Suspects.List(time.Now()); down != 3 || len(list) != 0 {
+			t.Errorf("%d servers are down, suspected are %+v", down, list)
+		}
+	}
+}
+
 // A request of which two servers have died is refused, then and when it comes again: the other
 // servers live, and other requests are served.
 func TestRun_AQueryOfDeathIsHeldBack(t *testing.T) {

@@ -211,5 +211,6 @@ func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
 	if r.Err == nil {
 		o.compareCounts(st, b, r.Usage)
 		o.Binder.learnOutput(st, r.Usage)
+		o.Suspects.Acquit(st.client, b.handoff.HasKV())
 	}
 }

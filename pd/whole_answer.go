@@ -100,6 +100,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	o.countAnswer(st, usage, b.prefillCached(usage), 0)
 	st.measureUsage(b, usage, b.prefillCached(usage))
 	o.Binder.learnOutput(st, usage)
+	o.Suspects.Acquit(st.client, b.handoff.HasKV())
 	o.evaluateChoice(ctx, st, b)
 	b.releaseDecode()
 	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: whole, Usage: usage}, nil

@@ -18,7 +18,7 @@ const (
 )
 
 // Quarantine keeps a query of death from going through the fleet server by server:
-// a request that was in flight on two servers when they died is refused for a while.
+// a request that was in flight on two servers when they died is refused for a while, unless it is answered meanwhile.
 type Quarantine struct {
 	mu       sync.Mutex // guards suspects
 	suspects map[uint64]*suspect
@@ -59,6 +59,26 @@ func (q *Quarantine) RecordDeath(fingerprint uint64, how Death, now time.Time) b
 		s.deaths = append(s.deaths, how)
 	}
 	return len(s.deaths) >= deathsToQuarantine
+}
+
+// Acquit notes that a request has been answered to its end, behind a hand-off or without one: it was not what its servers
+// died of, however many requests of the same body were on them. Those that died while they loaded a hand-off of it may
+// have died of that, unless this one loaded one too.
+func (q *Quarantine) Acquit(r Fingerprinter, handedOver bool) {
+	if q.isEmpty() {
+		return
+	}
+	fingerprint := r.Fingerprint()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := q.suspects[fingerprint]
+	if s == nil {
+		return
+	}
+	s.deaths = slices.DeleteFunc(s.deaths, func(d Death) bool { return handedOver || !d.Handoff })
+	if len(s.deaths) == 0 {
+		delete(q.suspects, fingerprint)
+	}
 }
 
 // IsQuarantined reports whether a request is in quarantine.

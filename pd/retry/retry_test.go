@@ -66,6 +66,32 @@ func TestQuarantine_TheOldestMakeRoom(t *testing.T) {
 	}
 }
 
+// A request that is answered did not kill the servers that died with it. What died of loading a hand-off may have died of
+// that, though it is answered without one.
+func TestQuarantine_AnAnswerAcquits(t *testing.T) {
+	for name, c := range map[string]struct {
+		handoff, answeredBehindOne bool
+		held                       bool // when the next server dies
+	}{
+		"without a hand-off":            {false, false, false},
+		"died without, answered behind": {false, true, false},
+		"died of one, answered behind":  {true, true, false},
+		"died of one, answered alone":   {true, false, true},
+	} {
+		q, r := NewQuarantine(), request(10)
+		q.Acquit(r, true) // nothing is suspected
+		q.RecordDeath(r.Fingerprint(), Death{Server: "s", Handoff: c.handoff}, testTime)
+		q.RecordDeath(11, Death{Server: "s"}, testTime)
+		q.Acquit(r, c.answeredBehindOne)
+		if held := q.RecordDeath(r.Fingerprint(), Death{Server: "t"}, testTime); held != c.held {
+			t.Errorf("%s: held back %v", name, held)
+		}
+		if !q.RecordDeath(11, Death{Server: "t"}, testTime) {
+			t.Errorf("%s: another request is acquitted", name)
+		}
+	}
+}
+
 // The death of one server twice is one death; a request is held back from the second server's
 // on, until its time is over.
 func TestQuarantine_HoldsBackAfterTwoServers(t *testing.T) {
