@@ -158,15 +158,21 @@ func (b *binding) promptSide() api.PromptUsage {
 	return api.PromptUsage{Override: true, Prefill: coverage.Usage, Handed: coverage.Tokens}
 }
 
-// prefillCached is the cached part of the prompt on the server that computed it.
-func (b *binding) prefillCached(decode api.Usage) api.Count {
+// countedUsage is decode's usage with the cached part of the prompt on the server that computed it. Where
+// that is prefill's, and decode's usage never came, so is the prompt's length: what is cached is a part of it.
+func (b *binding) countedUsage(decode api.Usage) api.Usage {
 	if b.promptSide().Override {
-		return b.handoff.Coverage().Cached
+		coverage := b.handoff.Coverage()
+		decode.Cached = coverage.Cached
+		if !decode.Prompt.Known && coverage.Prompt > 0 {
+			decode.Prompt = api.Count{Tokens: coverage.Prompt, Known: true}
+		}
+		return decode
 	}
 	if b.handoff == nil && decode.Cached.Known {
 		decode.Cached.Tokens = max(0, decode.Cached.Tokens-b.cut.computed)
 	}
-	return decode.Cached
+	return decode
 }
 
 // hits is what the server that computes a request's prompt was known to hold of it when it

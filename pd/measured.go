@@ -24,8 +24,7 @@ func (p *prefix) knowledge() decision.Prompt {
 }
 
 // measureUsage keeps what the engines counted, when the answer has come to its end.
-func (st *requestState) measureUsage(b *binding, u api.Usage, cached api.Count) {
-	u.Cached = cached
+func (st *requestState) measureUsage(b *binding, u api.Usage) {
 	b.choice.Measured.Usage, b.choice.Measured.Whole = u, time.Since(st.boundAt)
 	if !st.bind.continues { // else it is a part
 		st.span.RecordUsage(&b.choice)
@@ -76,12 +75,12 @@ func (o *Orchestrator) recordFailure(st *requestState) {
 }
 
 // recordAnswer keeps how much of an answer's prompt was cached, beside what was believed.
-func (o *Orchestrator) recordAnswer(st *requestState, u api.Usage, cached api.Count, outputTokens int) {
+func (o *Orchestrator) recordAnswer(st *requestState, u api.Usage, outputTokens int) {
 	if st.bind.continues {
 		return // its prompt was counted with the stream that it continues
 	}
 	held, _ := st.predictedCache()
-	p := history.Prompt{Tokens: u.Prompt.Tokens, Predicted: min(held, u.Prompt.Tokens), Cached: cached.Tokens, Reported: cached.Known}
+	p := history.Prompt{Tokens: u.Prompt.Tokens, Predicted: min(held, u.Prompt.Tokens), Cached: u.Cached.Tokens, Reported: u.Cached.Known}
 	if n := len(st.bindings); n > 0 && u.Prompt.Known {
 		// vLLM leaves out cached tokens where there are none.
 		p.Reported = p.Reported || st.bindings[n-1].decode.Server().ReportsCachedTokens()

@@ -252,12 +252,12 @@ func (m *Metrics) countHits(st *requestState, prompt api.Count) {
 	}
 }
 
-func (m *Metrics) countTokens(st *requestState, u api.Usage, cached api.Count, events int) {
+func (m *Metrics) countTokens(st *requestState, u api.Usage, events int) {
 	req := st.req
 	m.countHits(st, u.Prompt)
 	m.promptToks.WithLabelValues(req.Model).Add(float64(u.Prompt.Tokens))
 	m.outputToks.WithLabelValues(req.Model).Add(float64(outputTokens(u, events)))
-	m.cachedToks.WithLabelValues(req.Model).Add(float64(cached.Tokens))
+	m.cachedToks.WithLabelValues(req.Model).Add(float64(u.Cached.Tokens))
 }
 
 // outputTokens are those of an answer, as the engine counts them, or else its content events.

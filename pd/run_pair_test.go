@@ -78,7 +78,7 @@ func TestRun_APairAnswersAsOneEngineAlone(t *testing.T) {
 					t.Errorf("its trace says of its prompt %v", located)
 				}
 				f.nothingIsLeft()
-				f.wantMetrics(countsOf(stream, got))
+				f.wantMetrics(f.countsOf(stream, got))
 				for _, what := range []string{"prompts", "streams"} {
 					saved, lost := f.metric("tandem_disaggregation_saved_seconds_total", "what", what), f.metric("tandem_disaggregation_lost_seconds_total", "what", what)
 					if saved <= 0 && lost <= 0 {
@@ -93,6 +93,7 @@ func TestRun_APairAnswersAsOneEngineAlone(t *testing.T) {
 				if stream {
 					usage = got.Stream.Usage()
 				}
+				usage.Prompt = api.Count{Tokens: f.prefilledTokens(), Known: true}
 				wantMeasured(t, &decision.Choices[0], stream, usage)
 			})
 		}
@@ -116,7 +117,7 @@ func wantMeasured(t *testing.T, c *decision.Choice, stream bool, usage api.Usage
 }
 
 // countsOf is what one request that a pair has served leaves in the metrics.
-func countsOf(stream bool, got reply) map[string]float64 {
+func (f *engineFleet) countsOf(stream bool, got reply) map[string]float64 {
 	usage := got.Usage
 	want := map[string]float64{
 		"tandem_wait_seconds{model=m}": 1, "tandem_prefill_seconds": 1, "tandem_handoff_gap_seconds": 1,
@@ -139,7 +140,7 @@ func countsOf(stream bool, got reply) map[string]float64 {
 	if usage.Output.Known {
 		want["tandem_output_prediction_ratio{model=m}"] = 1
 	}
-	want["tandem_prompt_tokens_total{model=m}"] = float64(usage.Prompt.Tokens)
+	want["tandem_prompt_tokens_total{model=m}"] = float64(f.prefilledTokens())
 	want["tandem_output_tokens_total{model=m}"] = 12
 	return want
 }
@@ -164,17 +165,15 @@ func TestRun_OneTokenIsPrefillsAnswer(t *testing.T) {
 				if !whole && got.Decode != f.server(f.decode[0]).ID() || p.HandoffsOpen != 0 {
 					t.Errorf("served by %q and %q; %d hand-offs are open", got.Prefill, got.Decode, p.HandoffsOpen)
 				}
-				f.wantMetrics(map[string]float64{"tandem_prompt_tokens_total": float64(promptTokensOf(got)), "tandem_output_tokens_total": 1, "tandem_handoffs_stranded_total": 0})
+				f.wantMetrics(map[string]float64{"tandem_prompt_tokens_total": float64(f.prefilledTokens()), "tandem_output_tokens_total": 1, "tandem_handoffs_stranded_total": 0})
 			})
 		}
 	}
 }
 
-func promptTokensOf(r reply) int {
-	if r.Stream != nil {
-		return r.Stream.Usage().Prompt.Tokens
-	}
-	return r.Usage.Prompt.Tokens
+// prefilledTokens are those of the last prompt, as prefill reports them whether or not decode is asked to.
+func (f *engineFleet) prefilledTokens() int {
+	return int(f.attributes("prefill")["tandem.prompt_tokens"].AsInt64())
 }
 
 // What cannot be handed over runs on one decode server whole: several samples of a prompt, an

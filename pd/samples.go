@@ -150,12 +150,12 @@ func computesPrompts(s *pools.Server, now time.Time) bool {
 }
 
 // countAnswer counts the tokens of an answer, and learns from its usage how long the prompt
-// was.
-func (o *Orchestrator) countAnswer(st *requestState, u api.Usage, cached api.Count, events int) {
-	o.Metrics.countTokens(st, u, cached, events)
-	o.recordAnswer(st, u, cached, outputTokens(u, events))
+// was. Its cached tokens are those on the server that computed the prompt.
+func (o *Orchestrator) countAnswer(st *requestState, u api.Usage, events int) {
+	o.Metrics.countTokens(st, u, events)
+	o.recordAnswer(st, u, outputTokens(u, events))
 	o.Binder.learnPrompt(st, u.Prompt)
-	o.Binder.judgeStore(st, cached)
+	o.Binder.judgeStore(st, u.Cached)
 }
 
 // judgeStore holds what a KV store outside the engines was believed to have of the prompt, behind

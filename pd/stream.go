@@ -205,8 +205,9 @@ func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
 	if b.handoff.GoesOn() {
 		events++ // prefill's
 	}
-	o.countAnswer(st, r.Usage, b.prefillCached(r.Usage), events)
-	st.measureUsage(b, r.Usage, b.prefillCached(r.Usage))
+	counted := b.countedUsage(r.Usage)
+	o.countAnswer(st, counted, events)
+	st.measureUsage(b, counted)
 	st.recordEnd(o.Decisions, b, broken)
 	if r.Err == nil {
 		o.compareCounts(st, b, r.Usage)

@@ -117,8 +117,8 @@ func (a streamedAnswer) fromPrefill(ctx context.Context, st *requestState, b *bi
 		server: b.handoff.From, side: func() api.PromptUsage { return api.PromptUsage{} }, hideUsage: st.req.HideUsage,
 		onGap: func(time.Duration) {}, transcript: st.transcript,
 		onEnd: func(r StreamResult) {
-			o.countAnswer(st, r.Usage, r.Usage.Cached, r.Events)
-			st.measureUsage(b, r.Usage, r.Usage.Cached)
+			o.countAnswer(st, r.Usage, r.Events)
+			st.measureUsage(b, r.Usage)
 			st.recordEnd(o.Decisions, b, nil)
 		},
 	}
@@ -207,7 +207,7 @@ func (a streamedAnswer) begin(ctx context.Context, st *requestState, b *binding)
 		b.releaseDecode()
 		o.Metrics.countStranded(b.handoff)
 		prefill, _ := b.handoff.First.Usage()
-		o.countAnswer(st, prefill, prefill.Cached, 1)
+		o.countAnswer(st, prefill, 1)
 		st.recordEnd(o.Decisions, b, nil)
 	}
 	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s, Prefill: b.handoff.From.ID(), Decode: st.servedBy}

@@ -97,8 +97,9 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	if err != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
 	}
-	o.countAnswer(st, usage, b.prefillCached(usage), 0)
-	st.measureUsage(b, usage, b.prefillCached(usage))
+	counted := b.countedUsage(usage)
+	o.countAnswer(st, counted, 0)
+	st.measureUsage(b, counted)
 	o.Binder.learnOutput(st, usage)
 	o.Suspects.Acquit(st.client, b.handoff.HasKV())
 	o.evaluateChoice(ctx, st, b)
@@ -129,8 +130,8 @@ func (b *binding) endWhole(req *Request, output api.Count) {
 func (a wholeAnswer) fromPrefill(_ context.Context, st *requestState, b *binding, data []byte) (*Answer, *LegError) {
 	o := a.o
 	usage, _ := st.req.Dialect.ReadUsage(data)
-	o.countAnswer(st, usage, usage.Cached, 0)
-	st.measureUsage(b, usage, usage.Cached)
+	o.countAnswer(st, usage, 0)
+	st.measureUsage(b, usage)
 	return &Answer{Status: http.StatusOK, ContentType: "application/json", Body: data, Usage: usage, Prefill: b.handoff.From.ID()}, nil
 }
 

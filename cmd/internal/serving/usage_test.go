@@ -1,6 +1,9 @@
 package serving
 
 import (
+	"bufio"
+	"math"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -51,6 +54,64 @@ func TestUsage_PromptSideIsPrefills(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A stream whose usage never comes, since its client leaves or its engine dies, has what prefill says of its
+// prompt: metrics and the live page count its length wherever they count what of it was cached.
+func TestUsage_OfAStreamThatEndsEarlyCountsThePromptWithWhatWasCached(t *testing.T) {
+	t.Parallel()
+	for _, usage := range []string{"", `,"stream_options":{"include_usage":true}`} {
+		for name, end := range map[string]func(*cluster, string){
+			"the client leaves": func(c *cluster, body string) {
+				conn := c.dialRequest(body)
+				defer func() { _ = conn.Close() }()
+				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err != nil {
+					c.t.Fatal(err)
+				}
+				lines := bufio.NewScanner(resp.Body)
+				for range 10 {
+					lines.Scan()
+				}
+			},
+			"the engine dies": func(c *cluster, body string) {
+				c.decode[0].SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 5})
+				c.post("/v1/chat/completions", body)
+			},
+		} {
+			t.Run(name+usage, func(t *testing.T) {
+				t.Parallel()
+				c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.TimeScale = 1 }})
+				c.post("/v1/chat/completions", chatBody("")) // for prefill's cache
+				whole := usageOf(c.post("/v1/chat/completions", chatBody("")))
+				prompt, cached := whole.Get("prompt_tokens").Num, whole.Get("prompt_tokens_details.cached_tokens").Num
+				before := c.countedTokens()
+				if want := (countedTokens{2 * prompt, cached, 2 * prompt}); before != want || cached == 0 {
+					t.Fatalf("of two whole answers %+v are counted, want %+v", before, want)
+				}
+				end(c, chatBodyOf(2000, `,"stream":true,"ignore_eos":true`+usage))
+				eventually(t, "it has ended", func() bool { return c.metric("tandem_in_flight_requests") == 0 })
+				after := c.countedTokens()
+				legs := 1 + c.metric("tandem_continuations_total", `outcome="continued"`) // each computes the prompt, and what came of the answer
+				got, most := countedTokens{after.prompt - before.prompt, after.cached - before.cached, after.kv - before.kv}, legs*(prompt+16)
+				if got.prompt < legs*prompt || got.prompt > most || got.kv != got.prompt || got.cached < legs*cached || got.cached > got.prompt {
+					t.Errorf("of a stream that ended early, of %v legs, %+v are counted, of a whole answer %v and %v cached", legs, got, prompt, cached)
+				}
+				share := gjson.Get(c.raw(http.MethodGet, c.admin+"/ui/state").body, "history.lately.cached").Num
+				if want := 2 * cached / (3 * prompt); math.Abs(share-want) > 0.001 {
+					t.Errorf("the cached share of three prompts is %v, want %v", share, want)
+				}
+			})
+		}
+	}
+}
+
+// countedTokens are those of prompts that metrics count.
+type countedTokens struct{ prompt, cached, kv float64 }
+
+func (c *cluster) countedTokens() countedTokens {
+	c.t.Helper()
+	return countedTokens{c.metric("tandem_prompt_tokens_total"), c.metric("tandem_cached_prompt_tokens_total"), c.metric("tandem_kv_prompt_tokens_total")}
 }
 
 // usageAPIs are bodies, cut where the prompt ends.
