@@ -15,6 +15,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
@@ -85,6 +86,14 @@ var (
 	errTruncated  = errors.New("the stream ended early")
 	errEmpty      = errors.New("the stream ended without content")
 )
+
+// outcomeOf is what is remembered of a request, or of an attempt at it, that an error ended.
+func outcomeOf(err error) string {
+	if errors.Is(err, context.Canceled) {
+		return decision.ClientLeft
+	}
+	return err.Error()
+}
 
 // NoServerError says that no server of a role can take the request.
 type NoServerError struct {

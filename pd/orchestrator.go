@@ -395,8 +395,9 @@ func (o *Orchestrator) recordDecision(st *requestState, err error) {
 		outcome = decision.Picked
 	}
 	if err != nil {
-		outcome = err.Error()
-		o.recordFailure(st)
+		if outcome = outcomeOf(err); outcome != decision.ClientLeft {
+			o.recordFailure(st)
+		}
 	}
 	st.span.RecordAttempts(len(st.earlier)+len(st.bindings), st.continuations)
 	st.decision = o.Decisions.Add(decision.Record{

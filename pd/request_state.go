@@ -94,7 +94,7 @@ func (st *requestState) firstChoice() *decision.Choice {
 func (st *requestState) recordFailure(e *LegError) {
 	st.last = e
 	if n := len(st.bindings); n > 0 {
-		st.bindings[n-1].choice.Outcome = e.Error()
+		st.bindings[n-1].choice.Outcome = outcomeOf(e)
 	}
 	st.bind.tried.record(e, st.req.ForcedTool)
 	st.bind.cause = spans.CauseOf(spans.Retry, e.span, string(e.Leg), e.Server, string(e.Kind))

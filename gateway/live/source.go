@@ -194,6 +194,8 @@ func decisionOf(r *decision.Record) Decision {
 // outcomeOf is how a request ended, in a word: the errors of engines may quote what clients wrote.
 func outcomeOf(r *decision.Record) string {
 	switch last := r.Choices[len(r.Choices)-1].Outcome; {
+	case r.Outcome == decision.ClientLeft:
+		return decision.ClientLeft
 	case r.Outcome == decision.Picked && last == "":
 		return decision.Picked
 	case r.Outcome != decision.Served && r.Outcome != decision.Picked:

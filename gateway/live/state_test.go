@@ -187,12 +187,13 @@ func TestState_ShowsNothingThatClientsWrote(t *testing.T) {
 	s.PD.Decisions.Add(chosen("alice@secret.example", "secret-model", "decode: secret prompt is too long", "secret"))
 	s.PD.Decisions.Add(chosen("secret-0123456789abcdef", "m", "served", "secret: the connection was lost"))
 	s.PD.Decisions.Add(chosen("0af7651916cd43dd8448eb211c80319c", "m", "picked", ""))
+	s.PD.Decisions.Add(chosen("1af7651916cd43dd8448eb211c80319c", "m", "client left", "client left"))
 	text := shown(t, &s, "", noon)
 	if strings.Contains(text, "alice") || strings.Contains(strings.ReplaceAll(text, "secret-0123456789abcdef", ""), "secret") {
 		t.Error(text)
 	}
 	got := gjson.Get(text, "decisions.#.outcome").String() + gjson.Get(text, "decisions.#.model").String()
-	if got != `["picked","broken","failed"]["m","m",""]` {
+	if got != `["client left","picked","broken","failed"]["m","m","m",""]` {
 		t.Error(got)
 	}
 	for id, shown := range map[string]bool{

@@ -10,10 +10,11 @@ import (
 	"github.com/tandem-gateway/tandem/pd/firsttoken"
 )
 
-// Outcomes of requests that had no error until their answer began.
+// Outcomes of requests that did not fail before their answer began.
 const (
-	Served = "served"
-	Picked = "picked" // for another proxy, which sends it
+	Served     = "served"
+	Picked     = "picked"      // for another proxy, which sends it
+	ClientLeft = "client left" // before that
 )
 
 // Record is why a request went where it did: one choice per attempt.
@@ -23,7 +24,7 @@ type Record struct {
 	API       string
 	At        time.Time
 	Choices   []Choice
-	Outcome   string // Served, Picked, or the error
+	Outcome   string // Served, Picked, ClientLeft, or the error
 	Ended     bool   // all that is known of it is here
 }
 
@@ -47,7 +48,7 @@ type Choice struct {
 	AnswerKV   answerkv.Reading   // its zero value: none was to be read
 	Fetch      Fetch              // its zero value: nothing was to be fetched
 	Panic      bool               // breakers were ignored
-	Outcome    string             // empty when it served
+	Outcome    string             // empty when it served; ClientLeft, or the error
 	Measured   Measured
 }
 

@@ -15,7 +15,7 @@ func measuredOf(first float64, prompt, cached, output int) gateway.MeasuredStatu
 	return gateway.MeasuredStatus{FirstToken: &first, PromptTokens: &prompt, CachedTokens: &cached, OutputTokens: &output}
 }
 
-// aList has a pair, a retry that ended on decode alone, and a request that got no server.
+// aList has a pair, a request whose client left, a retry that ended on decode alone, and one that got no server.
 func aList() gateway.DecisionList {
 	at := time.Date(2026, 11, 20, 13, 6, 39, 0, time.Local)
 	return gateway.DecisionList{Silent: map[string]string{"gw-2": "connection refused", "gw-1": "deadline exceeded"}, Decisions: []gateway.DecisionStatus{
@@ -23,6 +23,9 @@ func aList() gateway.DecisionList {
 		{RequestID: "short", At: at.Add(time.Second), Outcome: "served", Attempts: []gateway.ChoiceStatus{
 			{PromptTokens: 9, Alternatives: []cost.Explained{{Prefill: "10.0.0.1:8000", Decode: "10.0.0.3:8000", Chosen: true, First: 9}}},
 			{PromptTokens: 12, Alternatives: []cost.Explained{{Decode: "10.0.0.2:8000", Chosen: true, First: 42.2}}, Measured: measuredOf(40, 12, 0, 5)},
+		}},
+		{RequestID: "req-c", At: at, Outcome: "client left", Attempts: []gateway.ChoiceStatus{
+			{PromptTokens: 9, Outcome: "client left", Alternatives: []cost.Explained{{Decode: "10.0.0.2:8000", Chosen: true, First: 42.2}}},
 		}},
 		{RequestID: "req-b", At: at, Outcome: "served", Attempts: []gateway.ChoiceStatus{
 			{PromptTokens: 3434, Alternatives: []cost.Explained{{Prefill: "10.0.0.1:8000", Decode: "10.0.0.3:8000", Chosen: true, First: 128.3}}, Measured: measuredOf(131.9, 3434, 2464, 24)},
@@ -43,6 +46,7 @@ first token in ms as predicted and measured; tokens
 at        request           pair  predicted  measured  prompt  cached  output  tries
 13:06:41  req-90520...         -          -         -       -       -       -      0  no decode s...
 13:06:40  short         alone D1       42.2      40.0      12       0       5      2
+13:06:39  req-c         alone D1       42.2         -       9       -       -      1  client left
 13:06:39  req-b            P1 D2      128.3     131.9    3434    2464      24      1
 P1 = 10.0.0.1:8000
 D1 = 10.0.0.2:8000
@@ -86,7 +90,7 @@ func TestPrintAllJSON_IsALog(t *testing.T) {
 		}
 		ids += d.RequestID + " "
 	}
-	if ids != "req-b short req-9052028b-2569-4cfb " {
+	if ids != "req-b req-c short req-9052028b-2569-4cfb " {
 		t.Error(ids)
 	}
 }

@@ -249,7 +249,7 @@ func decisionLines(s *live.State) []line {
 		}
 		return fmt.Sprintf(" %-24s", clipped(gateway, 24)) // a pod of a Deployment
 	}
-	lines := []line{{}, {text: fmt.Sprintf("%-8s %-9s %-14s%s %7s %7s %7s %9s | %-9s %9s   %s", "time", "outcome", "pair", by("gateway"), "prompt", "cached", "output", "waited", "first", "measured", "predicted: queue + prefill + transfer + step")}}
+	lines := []line{{}, {text: fmt.Sprintf("%-8s %-11s %-14s%s %7s %7s %7s %9s | %-9s %9s   %s", "time", "outcome", "pair", by("gateway"), "prompt", "cached", "output", "waited", "first", "measured", "predicted: queue + prefill + transfer + step")}}
 	short, ids := names(s), make(map[string]int)
 	for i := range s.Servers {
 		ids[s.Servers[i].ID] = i
@@ -266,7 +266,7 @@ func decisionLines(s *live.State) []line {
 		if d.Chosen.Prefill != "" {
 			pair = name(d.Chosen.Prefill) + " to " + name(d.Chosen.Decode)
 		}
-		l := line{text: fmt.Sprintf("%-8s %-9s %-14s%s %7d %7s %7s %9s | %-9s %9s   %s + %s + %s + %s", d.At.Format(time.TimeOnly), d.Outcome, pair, by(d.Gateway), d.PromptTokens,
+		l := line{text: fmt.Sprintf("%-8s %-11s %-14s%s %7d %7s %7s %9s | %-9s %9s   %s + %s + %s + %s", d.At.Format(time.TimeOnly), d.Outcome, pair, by(d.Gateway), d.PromptTokens,
 			number(d.Measured.CachedTokens), number(d.Measured.OutputTokens), ms(d.WaitedMs), ms(d.Chosen.First), optional(d.Measured.First),
 			ms(d.Chosen.Queue), ms(d.Chosen.Compute), ms(d.Chosen.Transfer), ms(d.Chosen.Step))}
 		if d.Outcome == "failed" || d.Outcome == "broken" {

@@ -53,6 +53,7 @@ func state() live.State {
 			{At: at, Outcome: "served", PromptTokens: 3434, WaitedMs: 1, Chosen: cost.Explained{Prefill: "10.0.0.1:8000", Decode: "10.0.1.1:8000", First: 128.3, Queue: 81.2, Compute: 34.5, Transfer: 4.7, Step: 7.8},
 				Measured: live.Measured{First: value(131.0), CachedTokens: value(2464), OutputTokens: value(24)}},
 			{At: at, Outcome: "failed", PromptTokens: 12, Chosen: cost.Explained{Decode: "gone:8000", First: 20, Step: 20}},
+			{At: at, Outcome: "client left", PromptTokens: 12, Chosen: cost.Explained{Decode: "10.0.1.1:8000", First: 20, Step: 20}},
 		},
 	}
 }
