@@ -53,7 +53,7 @@ func parse(d *api.Dialect, raw []byte) (*pd.Request, error) {
 		req.OutputTokens = 0
 		return req, nil
 	}
-	for _, read := range []func(*pd.Request) error{readPrompt, readLimits, readStream, readSamples, readTools, readStored, readOdd} {
+	for _, read := range []func(*pd.Request) error{readStored, readPrompt, readLimits, readStream, readSamples, readTools, readOdd} {
 		if err := read(req); err != nil {
 			return nil, err
 		}
@@ -309,14 +309,20 @@ func isListOf(v api.Value, good func(api.Value) bool) bool {
 // manyStops are more than engines take, and looked at no further.
 const manyStops = 1024
 
-// readStored refuses what lives in one engine's memory: the next request would
-// reach another engine.
+// readStored refuses what lives in one engine's memory, since the next request would reach
+// another engine, and what only OpenAI keeps. It is read first: what is kept may stand for the input.
 func readStored(req *pd.Request) error {
 	if req.Dialect != api.Responses {
 		return nil
 	}
 	if !req.Body.Get("previous_response_id").Null() {
 		return invalid("previous_response_id", "The field previous_response_id is not supported: responses are not kept. Send the whole conversation in input.")
+	}
+	if !req.Body.Get("conversation").Null() {
+		return invalid("conversation", "The field conversation is not supported: conversations are not kept. Send the whole conversation in input.")
+	}
+	if !req.Body.Get("prompt").Null() {
+		return invalid("prompt", "The field prompt is not supported: prompt templates are not kept. Send the text of the template in instructions and input.")
 	}
 	if background := req.Body.Get("background"); !background.Null() && string(background) != "false" {
 		return invalid("background", "Background responses are not supported: responses are not kept.")

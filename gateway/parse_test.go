@@ -105,6 +105,30 @@ func TestParse_Refuses(t *testing.T) {
 	}
 }
 
+// A Response that refers to what another service keeps would be answered without it.
+func TestParse_RefusesConversationsAndPromptTemplates(t *testing.T) {
+	for field, value := range map[string]string{"conversation": `"conv_1"`, "prompt": `{"id":"pmpt_1"}`, "previous_response_id": `"resp_1"`} {
+		for _, input := range []string{`,"input":"a"`, ""} {
+			_, err := parse(api.Responses, []byte(`{"model":"m","`+field+`":`+value+input+`}`))
+			var bad *badRequest
+			if !errors.As(err, &bad) || bad.param != field || bad.status != 400 || !strings.Contains(bad.message, "The field "+field+" is not supported") {
+				t.Errorf("%s, input %q: %v", field, input, err)
+			}
+		}
+		if _, err := parse(api.Responses, []byte(`{"model":"m","input":"a","`+field+`":null}`)); err != nil {
+			t.Errorf("%s of null: %v", field, err)
+		}
+	}
+	for d, body := range map[*api.Dialect]string{
+		api.Chat:        `{"model":"m","messages":[{}],"conversation":"c","prompt":{"id":"p"}}`,
+		api.Completions: `{"model":"m","prompt":"a","conversation":"c"}`,
+	} {
+		if _, err := parse(d, []byte(body)); err != nil {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+}
+
 // The bounds of an answer, how many are asked for, and what must be computed by one server.
 func TestParse_AnswersAndBounds(t *testing.T) {
 	stops := func(n int) string { return `["x"` + strings.Repeat(`,"x"`, n-1) + `]` }

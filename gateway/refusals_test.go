@@ -483,6 +483,8 @@ func (r *refusals) badBodies() {
 		{api.Chat, chat(`,"n":3`)},
 		{api.Chat, chat(`,"logit_bias":7`)},
 		{api.Responses, promptOf(api.Responses, `,"previous_response_id":"`+secretPrompt+`"`)},
+		{api.Responses, promptOf(api.Responses, `,"conversation":"`+secretPrompt+`"`)},
+		{api.Responses, promptOf(api.Responses, `,"prompt":{"id":"`+secretPrompt+`"}`)},
 		{api.Responses, promptOf(api.Responses, `,"background":true`)},
 		{api.Generate, generate(`,"input_ids":[1]`)},
 		{api.Generate, `{"text":7}`},

@@ -51,6 +51,8 @@ func TestInput_BadRequestsAreRefusedBeforeAnyEngine(t *testing.T) {
 		{"min above max", chat, `{"model":"test-model","max_tokens":2,"min_tokens":3,` + msgs + `}`, 400, "error.param", "min_tokens"},
 		{"n is zero", chat, `{"model":"test-model","n":0,` + msgs + `}`, 400, "error.param", "n"},
 		{"stored responses", responses, `{"model":"test-model","input":"hi","previous_response_id":"resp_1"}`, 400, "error.param", "previous_response_id"},
+		{"a stored conversation", responses, `{"model":"test-model","input":"hi","conversation":{"id":"conv_1"}}`, 400, "error.param", "conversation"},
+		{"a stored prompt", responses, `{"model":"test-model","prompt":{"id":"pmpt_1"}}`, 400, "error.param", "prompt"},
 		{"background responses", responses, `{"model":"test-model","input":"hi","background":true}`, 400, "error.param", "background"},
 		{"Anthropic's shape", messages, `{"model":"nope","max_tokens":5,` + msgs + `}`, 404, "error.type", "not_found_error"},
 		{"Anthropic's shape of 400", messages, `{`, 400, "type", "error"},
