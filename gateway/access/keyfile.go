@@ -83,7 +83,7 @@ func fileError(err error) error {
 	var large *yaml.OverflowError
 	switch {
 	case errors.As(err, &unknown):
-		return fmt.Errorf("line %d: unknown field", at.Position.Line)
+		return &UnknownFieldError{Line: at.Position.Line, Field: at.Value, Known: slices.Concat(fieldNames[keyFile](), fieldNames[keyEntry]())}
 	case errors.As(err, &twice), strings.HasPrefix(text, "mapping key "): // a fault of the syntax, to its parser
 		return fmt.Errorf("line %d: a field appears twice", at.Position.Line)
 	case errors.As(err, &large):
@@ -100,6 +100,27 @@ func fileError(err error) error {
 		text = colon.Prev.Value + ": " + text
 	}
 	return fmt.Errorf("line %d: %s", at.Position.Line, text)
+}
+
+// UnknownFieldError is a field that the file of keys has and that is none of its fields.
+type UnknownFieldError struct {
+	Line int
+	// Field is its name as it stands in the file. The error does not say it: it may be a key in a place where it
+	// does not belong. What resembles a field that is known is a slip of the pen, and can be shown.
+	Field string
+	Known []string // the fields that there are
+}
+
+func (e *UnknownFieldError) Error() string {
+	return fmt.Sprintf("line %d: unknown field; there are %s", e.Line, strings.Join(e.Known, ", "))
+}
+
+// fieldNames are the names in the file of the fields of a struct.
+func fieldNames[T any]() (names []string) {
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[T]()) {
+		names = append(names, field.Tag.Get("yaml"))
+	}
+	return names
 }
 
 func (e keyEntry) key(secret []byte, cfg Config) (*Key, error) {

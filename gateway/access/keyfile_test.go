@@ -1,6 +1,7 @@
 package access
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -37,5 +38,27 @@ func TestReadKeys_DefaultsAndBounds(t *testing.T) {
 	short := "  - sha256: abcd\n    tenant: a\n"
 	if _, err := ReadKeys([]byte(testSecret+"keys:\n"+short), cfg); err == nil || !strings.Contains(err.Error(), "key 1: sha256") {
 		t.Errorf("a hash of two bytes: %v", err)
+	}
+}
+
+// A caller that knows which names are harmless to print can say which field is mistyped; the error's own text never does.
+func TestReadKeys_AnUnknownFieldIsToldApart(t *testing.T) {
+	for name, x := range map[string]struct {
+		content, field string
+		line           int
+	}{
+		"of a key":         {"keys:\n" + entry("k", "tenant: a", "request-per-minute: 3"), "request-per-minute", 5},
+		"of the file":      {"keyz:\n" + entry("k", "tenant: a"), "keyz", 2},
+		"a key in a place": {"keys:\n" + entry("k", "sk-very-private: a"), "sk-very-private", 4},
+	} {
+		_, err := ReadKeys([]byte(testSecret+x.content), DefaultConfig())
+		var unknown *UnknownFieldError
+		if !errors.As(err, &unknown) || unknown.Field != x.field || unknown.Line != x.line || strings.Contains(err.Error(), x.field) {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if known := strings.Join(unknown.Known, " "); !strings.HasPrefix(known, "secret keys sha256 tenant ") || !strings.Contains(known, "requests-per-minute") {
+			t.Errorf("%s: there are %s", name, known)
+		}
 	}
 }

@@ -1,11 +1,13 @@
 package serving
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-gateway/tandem/cmd/internal/nearest"
 	"github.com/tandem-gateway/tandem/gateway/access"
 )
 
@@ -51,7 +53,21 @@ func (c *accessConfig) keys() (*access.Keys, error) {
 	}
 	keys, err := access.ReadKeys(content, c.Config)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", c.keysFile, err)
+		return nil, fmt.Errorf("%s: %w", c.keysFile, nameMistypedField(err))
 	}
 	return keys, nil
+}
+
+// nameMistypedField names an unknown field and the one that was meant. One that resembles none stays unnamed, since it may
+// be a key.
+func nameMistypedField(err error) error {
+	var unknown *access.UnknownFieldError
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	hint := nearest.Hint(unknown.Field, unknown.Known)
+	if hint == "" {
+		return err
+	}
+	return fmt.Errorf("line %d: unknown field %q%s", unknown.Line, unknown.Field, hint)
 }

@@ -48,6 +48,23 @@ func withKeys(t *testing.T, entries ...string) func(*config) {
 	return func(cfg *config) { cfg.access.keysFile = path }
 }
 
+// A mistyped field is named with the one that was meant. What resembles no field may be a key in the wrong place.
+func TestKeys_AMistypedFieldIsNamed(t *testing.T) {
+	for setting, want := range map[string]string{
+		"request-per-minute=3": `line 4: unknown field "request-per-minute"; did you mean requests-per-minute?`,
+		"Tenants=ada":          `line 4: unknown field "Tenants"; did you mean tenant?`,
+		"sk-canary=ada":        "line 4: unknown field; there are secret, keys, sha256, tenant, class, may-set, models, requests-per-minute, ",
+		"colour=sk-canary":     "line 4: unknown field; there are secret, keys, sha256, ",
+	} {
+		cfg := testConfig()
+		withKeys(t, "sk-ada "+setting+" tenant=ada")(&cfg)
+		_, err := cfg.access.keys()
+		if want := cfg.access.keysFile + ": " + want; err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "canary") {
+			t.Errorf("%s: %v", setting, err)
+		}
+	}
+}
+
 const chatPath = "/v1/chat/completions"
 
 func TestKeys_EveryPathOfTheAPIAsksForOne(t *testing.T) {
