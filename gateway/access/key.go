@@ -1,11 +1,14 @@
 package access
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 )
@@ -42,12 +45,23 @@ type MaySet struct {
 
 // May reports whether the key may ask for a model.
 func (k *Key) May(model string) bool {
+	return len(k.models) == 0 || slices.ContainsFunc(k.models, func(m string) bool { return admits(m, model) })
+}
+
+// admits reports whether what a key lists, a name that may end in *, admits a model.
+func admits(listed, model string) bool {
+	prefix, any := strings.CutSuffix(listed, "*")
+	return listed == model || any && strings.HasPrefix(model, prefix)
+}
+
+// UnknownModels are those of the models that the key lists which admit none of some names, and whether it lists others.
+func (k *Key) UnknownModels(names []string) (unknown []string, others bool) {
 	for _, m := range k.models {
-		if prefix, any := strings.CutSuffix(m, "*"); m == model || any && strings.HasPrefix(model, prefix) {
-			return true
+		if !slices.ContainsFunc(names, func(name string) bool { return admits(m, name) }) {
+			unknown = append(unknown, m)
 		}
 	}
-	return len(k.models) == 0
+	return unknown, len(unknown) < len(k.models)
 }
 
 // salt is the tenant's cache_salt. It is no secret to the tenant's engines, but nobody
@@ -101,6 +115,13 @@ func (k *Keys) find(sent []byte) *Key {
 		return nil
 	}
 	return key
+}
+
+// All returns the keys by tenant and ID.
+func (k *Keys) All() []*Key {
+	return slices.SortedFunc(maps.Values(k.byID), func(a, b *Key) int {
+		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.ID, b.ID))
+	})
 }
 
 // Len returns how many keys there are, and of how many tenants.

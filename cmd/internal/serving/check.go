@@ -15,6 +15,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
 	"github.com/tandem-gateway/tandem/cmd/internal/secretfile"
+	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/load"
 )
@@ -32,7 +33,8 @@ func Check(ctx context.Context, file string, flags *pflag.FlagSet, out io.Writer
 // check asks all servers at once, prints what each answered, and then what will not work: as
 // errors what leaves requests or servers unserved, as warnings the rest.
 func check(ctx context.Context, cfg config, out io.Writer) error {
-	if err := checkFiles(cfg, out); err != nil {
+	keys, err := checkFiles(cfg, out)
+	if err != nil {
 		return err
 	}
 	specs := cfg.specs()
@@ -53,7 +55,7 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 	if err := printHosts(out, answers, cfg.pd.StrictHandoffs); err != nil {
 		return err
 	}
-	faults, warnings := judge(&cfg, answers)
+	faults, warnings := judge(&cfg, keys, answers)
 	if err := askRedis(ctx, &cfg.redis); err != nil {
 		faults = append(faults, fmt.Errorf("redis: %w", err))
 	}
@@ -91,31 +93,32 @@ func askRedis(ctx context.Context, cfg *RedisConfig) error {
 	return err
 }
 
-// checkFiles reads the files that the configuration names.
-func checkFiles(cfg config, out io.Writer) error {
-	if err := checkAccess(cfg.access, out); err != nil {
-		return err
+// checkFiles reads the files that the configuration names, and returns the keys, nil where none is asked for.
+func checkFiles(cfg config, out io.Writer) (*access.Keys, error) {
+	keys, err := checkAccess(cfg.access, out)
+	if err != nil {
+		return nil, err
 	}
 	for _, port := range []*porttls.Config{&cfg.ports.clientTLS, &cfg.ports.adminTLS, &cfg.scaling.keda.tls, &cfg.decider.tls} {
 		if _, err := port.Server(tls.NoClientCert, slog.New(slog.DiscardHandler)); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return keys, nil
 }
 
 // checkAccess reads the files of keys and of the admin's token.
-func checkAccess(cfg accessConfig, out io.Writer) error {
+func checkAccess(cfg accessConfig, out io.Writer) (*access.Keys, error) {
 	if _, err := secretfile.ReadFilled("admin-token-file", cfg.adminTokenFile); err != nil {
-		return err
+		return nil, err
 	}
 	keys, err := cfg.keys()
 	if err != nil || keys == nil {
-		return err
+		return nil, err
 	}
 	count, tenants := keys.Len()
 	_, err = fmt.Fprintf(out, "%d keys of %d tenants, classes %s\n\n", count, tenants, strings.Join(cfg.Classes, ", "))
-	return err
+	return keys, err
 }
 
 func modelNames(models []pools.Model) string {

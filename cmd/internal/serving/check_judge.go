@@ -6,14 +6,15 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/health"
 )
 
-// judge says what will not work of what the servers answered: faults leave requests or
-// servers unserved, or do what the configuration asks for in vain.
-func judge(cfg *config, answers []checkedServer) (faults []error, warnings []string) {
+// judge says what will not work of what the servers answered: faults leave requests, keys or
+// servers unserved, or do what the configuration asks for in vain. Keys are nil where none is asked for.
+func judge(cfg *config, keys *access.Keys, answers []checkedServer) (faults []error, warnings []string) {
 	var up []*pools.Server
 	var models, published []pools.Model // the latter of servers that publish KV events
 	for i := range answers {
@@ -38,7 +39,7 @@ func judge(cfg *config, answers []checkedServer) (faults []error, warnings []str
 	if len(up) < len(answers) {
 		return faults, warnings // what the others lack, these may have
 	}
-	unknown, partly := cfg.unknownModels(models)
+	unknown, partly := cfg.unknownModels(models, keys)
 	faults, warnings = append(faults, unknown...), append(warnings, partly...)
 	if cfg.findsServers() {
 		return faults, append(warnings, "servers that are found while serving (by name, registered or announced) are not checked")

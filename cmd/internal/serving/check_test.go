@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 	"github.com/tandem-gateway/tandem/loadtest/testlog"
@@ -311,6 +312,34 @@ func TestCheck_NamesModelsThatNoServerHas(t *testing.T) {
 		if (fault == "") != (x.fault == "") || !strings.HasPrefix(fault, x.fault) || strings.Contains(fault, "model-alias") != strings.Contains(x.fault, "model-alias") ||
 			!strings.Contains(printed, x.printed) || strings.Contains(printed, "WARN") != (x.printed != "") {
 			t.Errorf("%s: %q\n%s", x.name, fault, printed)
+		}
+	}
+}
+
+// A key for models that no server has gets nothing but 404. Its models are names as clients send them: an alias is one.
+func TestCheck_NamesModelsOfKeysThatNoServerHas(t *testing.T) {
+	t.Parallel()
+	up := startTestEngine(t, engine.RoleBoth, nil)
+	ada := "key " + access.Hash("sk-ada")[:16] + " of tenant ada: no server has the model "
+	for models, x := range map[string]struct{ fault, printed string }{
+		"[nope]":                        {ada + "nope; there are chat, law, test-model", ""},
+		"[test-modle]":                  {ada + "test-modle; there are chat, law, test-model; did you mean test-model?", ""},
+		"[nope,other]":                  {ada + "nope; there are chat, law, test-model\n" + ada + "other; there are chat, law, test-model", ""},
+		`["qwen*"]`:                     {ada + "qwen*; there are chat, law, test-model", ""},
+		"[test-model,nope]":             {"", "WARN " + ada + "nope; there are chat, law, test-model\n"},
+		`[test-model,chat,law,"test*"]`: {"", ""},
+		"[chat]":                        {"", ""},
+		"[law]":                         {"", ""},
+		`["*"]`:                         {"", ""},
+		"[]":                            {"", ""},
+	} {
+		fault, printed := checked(t, func(cfg *config) {
+			cfg.servers[2].add(serverEntry{URL: up.URL()})
+			cfg.gateway.aliases, cfg.pools.adapters = []string{"chat=test-model"}, []string{"law=/law"}
+			withKeys(t, "sk-ada tenant=ada models="+models, "sk-bob tenant=bob")(cfg)
+		})
+		if fault != x.fault || !strings.Contains(printed, x.printed) || strings.Contains(printed, "WARN") != (x.printed != "") {
+			t.Errorf("%s: %q\n%s", models, fault, printed)
 		}
 	}
 }

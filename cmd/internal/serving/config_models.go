@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/cmd/internal/nearest"
 	"github.com/tandem-gateway/tandem/gateway"
+	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -57,10 +58,10 @@ func (c *config) namedModels() map[string]string {
 	return named
 }
 
-// unknownModels says which settings are for a model that no server has, of those that servers have and adapters that may
-// be loaded. Of an alias that has another model it is a warning: that one serves the requests. Where servers are found as
-// they come, any may have it.
-func (c *config) unknownModels(served []pools.Model) (faults []error, warnings []string) {
+// unknownModels says which settings and keys are for a model that no server has, of those that servers have and adapters
+// that may be loaded. Of an alias or a key that has another model it is a warning: that one is served. Where servers are
+// found as they come, any may have it.
+func (c *config) unknownModels(served []pools.Model, keys *access.Keys) (faults []error, warnings []string) {
 	if c.findsServers() || c.discovery.kube.Enabled() {
 		return nil, nil
 	}
@@ -72,21 +73,18 @@ func (c *config) unknownModels(served []pools.Model) (faults []error, warnings [
 		known[a.Name] = true
 	}
 	models := slices.Sorted(maps.Keys(known))
-	unknown := func(setting, model string) error {
-		return fmt.Errorf("%s: no server has the model %s; there are %s%s", setting, model, strings.Join(models, ", "), nearest.Hint(model, models))
-	}
 	named := c.namedModels()
 	for model, setting := range c.kv.namedModels() {
 		named[model] = cmp.Or(named[model], setting)
 	}
 	for _, model := range slices.Sorted(maps.Keys(named)) {
 		if !known[model] {
-			faults = append(faults, unknown(named[model], model))
+			faults = append(faults, unknownModel(named[model], model, models))
 		}
 	}
 	for _, a := range c.pools.Adapters.Directory {
 		if a.Base != "" && !known[a.Base] {
-			faults = append(faults, unknown("adapter "+a.Name, a.Base))
+			faults = append(faults, unknownModel("adapter "+a.Name, a.Base, models))
 		}
 	}
 	for _, alias := range c.gateway.Aliases {
@@ -95,7 +93,7 @@ func (c *config) unknownModels(served []pools.Model) (faults []error, warnings [
 			if known[t.Model] {
 				continue
 			}
-			wrong := unknown("model-alias "+alias.Name, t.Model)
+			wrong := unknownModel("model-alias "+alias.Name, t.Model, models)
 			if some {
 				warnings = append(warnings, wrong.Error())
 				continue
@@ -103,5 +101,33 @@ func (c *config) unknownModels(served []pools.Model) (faults []error, warnings [
 			faults = append(faults, wrong)
 		}
 	}
+	for _, alias := range c.gateway.Aliases {
+		known[alias.Name] = true // to keys, whose models are names as clients send them
+	}
+	ofKeys, partly := unknownModelsOfKeys(keys, slices.Sorted(maps.Keys(known)))
+	return append(faults, ofKeys...), append(warnings, partly...)
+}
+
+// unknownModelsOfKeys says which keys are for a model that is none of those that clients can ask for.
+func unknownModelsOfKeys(keys *access.Keys, names []string) (faults []error, warnings []string) {
+	if keys == nil {
+		return nil, nil
+	}
+	for _, key := range keys.All() {
+		unknown, others := key.UnknownModels(names)
+		for _, model := range unknown {
+			wrong := unknownModel("key "+key.ID+" of tenant "+key.Tenant, model, names)
+			if others {
+				warnings = append(warnings, wrong.Error())
+				continue
+			}
+			faults = append(faults, wrong)
+		}
+	}
 	return faults, warnings
+}
+
+// unknownModel is the error that what is set is for a model that is none of some.
+func unknownModel(setting, model string, models []string) error {
+	return fmt.Errorf("%s: no server has the model %s; there are %s%s", setting, model, strings.Join(models, ", "), nearest.Hint(model, models))
 }
