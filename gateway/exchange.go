@@ -400,16 +400,13 @@ func (x *exchange) finish(outcome string, status int) (clientGone bool) {
 }
 
 // endAdmit ends the span of an admission. Its words are for clients: the status says enough.
-func endAdmit(span trace.Span, err error) {
-	status := 0
-	if err != nil {
-		status = statusOfRefusal(err)
-	}
-	spans.EndAdmit(span, err == nil, status)
-}
+func endAdmit(span trace.Span, err error) { spans.EndAdmit(span, err == nil, statusOfRefusal(err)) }
 
 // statusOfRefusal is the HTTP status of a request that is at fault, 0 for other errors.
 func statusOfRefusal(err error) int {
+	if err == nil {
+		return 0 // before there is memory for what it may be
+	}
 	var bad *badRequest
 	var long *pd.ContextLengthError
 	if errors.As(err, &bad) || errors.As(err, &long) {

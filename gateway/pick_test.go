@@ -157,6 +157,36 @@ func TestPickExchange_ChargesAsItGoes(t *testing.T) {
 	}
 }
 
+// What closes an answer comes right behind its last token, also in one piece with it: that is no time between tokens.
+func TestPickExchange_WhatClosesAnAnswerIsNoGap(t *testing.T) {
+	for _, size := range []int{1, 10_000} {
+		g := run(t, usual(t), complete().roundTrip, alone(t))
+		e := g.pick(askStream, AnswerEdited)
+		closes := `data: {"choices":[{"index":0,"text":"","finish_reason":"stop"}]}` + "\n\ndata: [DONE]\n\n"
+		reportAnswer(e, 200, "text/event-stream", eventStart+eventStart+eventStart+closes, size)
+		if got := g.observations("tandem_itl_seconds"); got != 2 {
+			t.Errorf("in pieces of %d: %d times between three tokens", size, got)
+		}
+	}
+}
+
+// observations is how many a histogram has.
+func (g *running) observations(name string) (n uint64) {
+	g.t.Helper()
+	families, err := g.registry.Gather()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name {
+				n += m.GetHistogram().GetSampleCount()
+			}
+		}
+	}
+	return n
+}
+
 // The planner learns of the first token once, with the piece that has it, and not with a later
 // one that has as many events.
 func TestPickExchange_TheFirstTokenIsReportedOnce(t *testing.T) {

@@ -155,6 +155,6 @@ func (l *Lease) releasePrefilled(x curve.Features, beside time.Duration, shows s
 	}
 	l.RecordResult(nil)
 	now := time.Now()
-	l.endPrompt(x, now.Sub(l.sent)-beside, shows, 0, now)
+	l.endPrompt(x, shows, 0, beside, now)
 	l.end(now)
 }

@@ -133,7 +133,7 @@ func (l *Lease) EndLocalPieces() { l.endLocal(curve.Features{}, nothing, 0, time
 
 // endLocal is endPrompt of a request that stays on the server.
 func (l *Lease) endLocal(x curve.Features, shows shown, batch time.Duration, now time.Time) (ended curve.Completion, known bool) {
-	ended, known = l.endPrompt(x, withoutBatch(now.Sub(l.sent), batch), shows, batch, now)
+	ended, known = l.endPrompt(x, shows, batch, 0, now)
 	l.server.fleet.NotifyWork()
 	l.server.fleet.changed.notify()
 	return ended, known
@@ -148,10 +148,11 @@ const (
 	took
 )
 
-// endPrompt ends the prompt that the lease's request had computed, and teaches the server's curve what it took:
-// own if no other prompt was on the server, else the time since the answer before, of which other replicas' requests
-// had their share, less what the server's batch took meanwhile. The engine's clock counts it when the lease ends.
-func (l *Lease) endPrompt(x curve.Features, own time.Duration, shows shown, batch time.Duration, now time.Time) (ended curve.Completion, known bool) {
+// endPrompt ends the prompt that the lease's request had computed, and teaches the server's curve what it took: the time
+// since it was sent if no other prompt was on the server, less what the server is predicted to have waited for beside its
+// work; else the time since the answer before, of which other replicas' requests had their share. Both are less what the
+// server's batch took meanwhile. The engine's clock counts it when the lease ends.
+func (l *Lease) endPrompt(x curve.Features, shows shown, batch, beside time.Duration, now time.Time) (ended curve.Completion, known bool) {
 	s := l.server
 	others := s.othersInFlight(Prefill, now).Requests
 	s.mu.Lock()
@@ -162,12 +163,14 @@ func (l *Lease) endPrompt(x curve.Features, own time.Duration, shows shown, batc
 	ours := work.Len() + 1 // it may have been taken to be done before (EndsUnseen)
 	s.mu.Unlock()
 	ended.Served = withoutBatch(ended.Served, batch)
+	lasted := now.Sub(l.sent)
+	own := withoutBatch(lasted, batch) - beside
 	switch {
 	case !known || shows == nothing:
 	case shows == tookAtMost:
 		s.prefill.ObserveAtMost(x, ended.Served, now)
-	case ended.Alone && others == 0 && own < leastOf(now.Sub(l.sent)): // it waited less than predicted, and how long is not known
-		s.prefill.ObserveAloneAtMost(x, now.Sub(l.sent), now)
+	case ended.Alone && others == 0 && own < leastOf(lasted): // it waited less than predicted, and how long is not known
+		s.prefill.ObserveAloneAtMost(x, lasted, now)
 		s.evidence.Observe(ended)
 	case ended.Alone && others == 0:
 		s.prefill.Observe(x, own, now)

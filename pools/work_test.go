@@ -97,6 +97,7 @@ func TestReleasePrefilled_TeachesWhatTheServerTook(t *testing.T) {
 		"twice as long":                {0, 2, 0, 0, 2},
 		"its place was held before":    {0, 2, time.Second, 0, 2},
 		"it waited for something else": {0, 2, 0, time.Second, 2},
+		"that was nearly all of it":    {0, 2, 0, 5 * time.Second, 1}, // all that is known is that it took no longer
 		"half as long":                 {0, 0.5, 0, 0, 0.5},
 		"beside three of others'":      {3, 4, 0, 0, 1},
 		"beside one of others'":        {1, 4, 0, 0, 2},
@@ -118,6 +119,32 @@ func TestReleasePrefilled_TeachesWhatTheServerTook(t *testing.T) {
 				t.Errorf("%s: believed %.2f times as long, want %.1f", name, got, c.want)
 			}
 		})
+	}
+}
+
+// Gaps of several streams make a mean once they are enough: those beside prompts apart from the others, and none that
+// came long before.
+func TestJoinGaps_OfOneTimeAndKind(t *testing.T) {
+	s, now := NewServer(spec("http://10.0.0.1:1", Both)), time.Now()
+	for i, c := range []struct {
+		after  time.Duration // the gaps before
+		sum    time.Duration
+		gaps   int
+		beside bool
+		want   time.Duration
+	}{
+		{0, 30, 3, false, 0},
+		{gapsLast, 50, 1, true, 0},
+		{0, 50, 1, false, 20},
+		{0, 10, 3, false, 0},
+		{gapsLast + 1, 90, 3, false, 0}, // those of before are forgotten
+		{0, 30, 1, false, 30},
+		{0, 70, 7, true, 10}, // as that beside a prompt is by now
+	} {
+		now = now.Add(c.after)
+		if got := s.JoinGaps(c.sum, c.gaps, c.beside, 4, now); got != c.want {
+			t.Errorf("%d: %v, want %v", i, got, c.want)
+		}
 	}
 }
 

@@ -271,6 +271,22 @@ func TestLeg_IsReadInAnyOrder(t *testing.T) {
 	}
 }
 
+// Nor does it matter where the ids of the prompt stand, and whether its text does.
+func TestLeg_IsReadWithTheIDsOfItsPrompt(t *testing.T) {
+	const text, ids = `"messages":[{"content":"0123456789abcdef"}]`, `"kv_transfer_params":{"do_remote_prefill":true,"prompt_token_ids":[7,8,9]}`
+	for body, want := range map[string]leg{
+		"{" + text + "}":             {size: 16},
+		"{" + ids + "}":              {reads: true, behind: 3},
+		"{" + text + "," + ids + "}": {reads: true, behind: 3, size: 16},
+		"{" + ids + "," + text + "}": {reads: true, behind: 3, size: 16},
+		`{"prompt_token_ids":[]}`:    {},
+	} {
+		if got, rest := readLeg([]byte(body), nil); got != want || strings.Contains(string(rest), "7") {
+			t.Errorf("%s: %+v, want %+v; %s is left", body, got, want, rest)
+		}
+	}
+}
+
 // A load that is over ends its clients, wherever they wait.
 func TestEach_EndsWithItsContext(t *testing.T) {
 	_, address := engineAt(t, roleBoth)
@@ -284,21 +300,5 @@ func TestEach_EndsWithItsContext(t *testing.T) {
 	wait()
 	if len(counted.errors) > 0 {
 		t.Errorf("what the end of the load cut off counts as wrong: %v", counted.errors)
-	}
-}
-
-// What an engine reads of a request does not hang on where in it the long parts stand.
-func TestReadLeg_WhateverComesFirst(t *testing.T) {
-	const text, ids = `"messages":[{"content":"0123456789abcdef"}]`, `"kv_transfer_params":{"do_remote_prefill":true,"prompt_token_ids":[7,8,9]}`
-	for body, want := range map[string]leg{
-		"{" + text + "}":             {size: 16},
-		"{" + ids + "}":              {reads: true, behind: 3},
-		"{" + text + "," + ids + "}": {reads: true, behind: 3, size: 16},
-		"{" + ids + "," + text + "}": {reads: true, behind: 3, size: 16},
-		`{"prompt_token_ids":[]}`:    {},
-	} {
-		if got, _ := readLeg([]byte(body), nil); got != want {
-			t.Errorf("%s: %+v, want %+v", body, got, want)
-		}
 	}
 }

@@ -53,7 +53,7 @@ func TestNextRound_TakesAgainWhatWasDropped(t *testing.T) {
 	order := []*Proxy{{Name: "nginx"}, {Name: "other"}, {Name: "nginx"}}
 	took := durations{}
 	for _, p := range order {
-		took.add("", p.Name, time.Second)
+		took.add(starting, p.Name, time.Second)
 		took.add("blast", p.Name, 2*time.Second)
 		took.add("long", p.Name, 100*time.Second)
 	}

@@ -1,13 +1,17 @@
 package proxybench
 
 import (
+	"math"
 	"slices"
 	"time"
 )
 
 // durations are how long each measure of each proxy took at the longest, with the start of the proxy where it was
-// started for it, and under no name how long a start took: what another round will take is foretold from that.
-type durations map[string]map[string]time.Duration // by measure and proxy
+// started for it, and how long such starts took: what another round will take is foretold from that.
+type durations map[string]map[string]time.Duration // by measure, or starting, and proxy
+
+// starting stands for the start of a proxy where a measure would.
+const starting = "start"
 
 func (t durations) add(measure, proxy string, took time.Duration) {
 	if t[measure] == nil {
@@ -30,7 +34,7 @@ func (t durations) of(measure string, order []*Proxy) (all time.Duration) {
 func (c *Config) nextRound(r *Report, took durations, order []*Proxy, gone time.Duration) (names []string) {
 	left := c.Within - gone
 	if c.Within == 0 {
-		left = time.Duration(1<<63 - 1)
+		left = math.MaxInt64
 	}
 	if r.Rounds < c.Rounds {
 		for i := range measures {
@@ -46,7 +50,7 @@ func (c *Config) nextRound(r *Report, took durations, order []*Proxy, gone time.
 	if r.Again == c.Rounds {
 		return nil
 	}
-	left -= took.of("", order)
+	left -= took.of(starting, order)
 	for i := range measures {
 		m := &measures[i]
 		if r.lacksRounds(m) && took.of(m.name, order) <= left {

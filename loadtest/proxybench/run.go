@@ -149,7 +149,7 @@ func measureProxy(ctx context.Context, cfg *Config, at *testbed, p *Proxy, names
 		}
 		if serving == nil {
 			started, failed := p.start(ctx, at)
-			took.add("", p.Name, time.Since(began))
+			took.add(starting, p.Name, time.Since(began))
 			if failed != nil {
 				r.fail(p.Name, failed)
 				return errors.Join(ctx.Err(), started.stop())
