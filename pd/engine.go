@@ -3,9 +3,7 @@ package pd
 import (
 	"context"
 	"net/http"
-	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
@@ -23,7 +21,7 @@ var post = &http.Request{Method: http.MethodPost}
 // transport is used bare: no redirect is followed, nothing is sent twice. memory is what the leg is a part of, which is
 // held until it was sent; nil: that does not matter.
 func send(ctx context.Context, transport http.RoundTripper, server *pools.Server, path, attempt string, header http.Header, part connector.LegRequest, memory TextMemory) (*http.Response, error) {
-	to, err := urlOf(server.URL, path)
+	to, err := server.PageURL(path)
 	if err != nil {
 		return nil, err
 	}
@@ -43,16 +41,6 @@ func send(ctx context.Context, transport http.RoundTripper, server *pools.Server
 		server.RecordORCA(resp.Header, now)
 	}
 	return resp, err
-}
-
-// urlOf is the URL of a path on a server. A server's own is mostly a scheme and an authority, which need no parsing
-// for each leg.
-func urlOf(server, path string) (*url.URL, error) {
-	scheme, host, is := strings.Cut(server, "://")
-	if !is || host == "" || strings.ContainsAny(host, "/@?#%\\ ") {
-		return url.Parse(server + path)
-	}
-	return &url.URL{Scheme: scheme, Host: host, Path: path}, nil
 }
 
 // traceCarrier takes the header that names a trace without making its canonical name anew for each leg.

@@ -3,6 +3,8 @@ package pools
 import (
 	"cmp"
 	"fmt"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools/load"
@@ -43,6 +45,20 @@ type Server struct {
 	kvHosts       []string // see KVHosts
 	fleet         *Fleet
 	*serverState
+}
+
+// PageURL is the URL of a path of the engine, which begins with a slash, or of a page elsewhere, which is a URL
+// already. A server's own is mostly a scheme and an authority: it is asked for each leg and each probe, and needs no
+// parsing then.
+func (s *Server) PageURL(page string) (*url.URL, error) {
+	if !strings.HasPrefix(page, "/") {
+		return url.Parse(page)
+	}
+	scheme, host, is := strings.Cut(s.URL, "://")
+	if !is || host == "" || strings.ContainsAny(host, "/@?#%\\ ") || strings.ContainsAny(page, "?#%") {
+		return url.Parse(s.URL + page)
+	}
+	return &url.URL{Scheme: scheme, Host: host, Path: page}, nil
 }
 
 // FreshLoad returns the load that the engine reports, all unknown once it is old.

@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"net/url"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -110,5 +111,27 @@ func TestServer_GroupNumber(t *testing.T) {
 	applyGroup(t, f, 2, func(i int, s *Spec) { s.Group = []string{"wide", ""}[i] })
 	if n := numbers(); n[0] != 0 || n[1] != 1 || n[2] != 0 {
 		t.Errorf("one has left: %v", n)
+	}
+}
+
+// A page's URL is what parsing its text gives, whatever the server's own looks like.
+func TestServer_PageURLIsWhatParsingGives(t *testing.T) {
+	for _, server := range []string{"http://10.0.0.1:8000", "https://e.example", "http://[::1]:8000", "http://e:1/"} {
+		s := NewServer(Spec{URL: server, Role: Decode})
+		for _, page := range []string{"/health", "/v1/models", "/server_info?config_format=json", "/a%2Fb", "/a#b"} {
+			want, err := url.Parse(server + page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := s.PageURL(page); err != nil || got.String() != want.String() || got.Host != want.Host || got.Path != want.Path {
+				t.Errorf("%s of %s: %v, %v", page, server, got, err)
+			}
+		}
+		if got, err := s.PageURL("http://elsewhere:9/metrics"); err != nil || got.Host != "elsewhere:9" {
+			t.Errorf("elsewhere: %v, %v", got, err)
+		}
+	}
+	if _, err := NewServer(Spec{URL: "http://10.0.0.1:x", Role: Decode}).PageURL("http://10.0.0.1:x"); err == nil {
+		t.Error("what is no URL has a page")
 	}
 }

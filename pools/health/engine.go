@@ -27,27 +27,33 @@ type engine struct {
 	limit     time.Duration // of a question and its answer, in time in which this process runs; 0: it has none
 }
 
-// get returns what the engine has at a URL. Any answer is a sign of life.
-func (e engine) get(ctx context.Context, url string) ([]byte, error) {
+// question is what a page is asked for by, without its URL.
+var question, _ = http.NewRequest(http.MethodGet, "", nil) //nolint:noctx // each copy has one
+
+// get returns what there is at a path of the engine, or at a URL (see pools.Server.PageURL). Any answer is a
+// sign of life.
+func (e engine) get(ctx context.Context, page string) ([]byte, error) {
 	var body bytes.Buffer
-	err := e.read(ctx, url, &body)
+	err := e.read(ctx, page, &body)
 	return body.Bytes(), err
 }
 
 // read is get into a buffer. Redirections are not followed.
-func (e engine) read(ctx context.Context, url string, into *bytes.Buffer) error {
+func (e engine) read(ctx context.Context, page string, into *bytes.Buffer) error {
 	if e.limit <= 0 {
-		return e.readAll(ctx, url, into)
+		return e.readAll(ctx, page, into)
 	}
-	return withinOwnTime(ctx, e.limit, func(ctx context.Context) error { return e.readAll(ctx, url, into) })
+	return withinOwnTime(ctx, e.limit, func(ctx context.Context) error { return e.readAll(ctx, page, into) })
 }
 
 // readAll is read without a time limit.
-func (e engine) readAll(ctx context.Context, url string, into *bytes.Buffer) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+func (e engine) readAll(ctx context.Context, page string, into *bytes.Buffer) error {
+	at, err := e.server.PageURL(page)
 	if err != nil {
 		return err
 	}
+	req := question.WithContext(ctx) // a copy
+	req.URL, req.Host, req.Header = at, at.Host, make(http.Header)
 	resp, err := e.transport.RoundTrip(req)
 	if err != nil {
 		return err
@@ -61,7 +67,7 @@ func (e engine) readAll(ctx context.Context, url string, into *bytes.Buffer) err
 		return err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return statusError{req.URL.Path, resp.StatusCode}
+		return statusError{at.Path, resp.StatusCode}
 	}
 	return nil
 }
@@ -69,7 +75,7 @@ func (e engine) readAll(ctx context.Context, url string, into *bytes.Buffer) err
 // page returns the JSON that the engine has at a path. Having none there, or something
 // else, is an answer too, and its zero value.
 func page[T any](ctx context.Context, e engine, path string) (answer T, err error) {
-	body, err := e.get(ctx, e.server.URL+path)
+	body, err := e.get(ctx, path)
 	switch {
 	case absent(err):
 		return answer, nil

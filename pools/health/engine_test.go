@@ -107,7 +107,7 @@ func TestEngine_Get(t *testing.T) {
 		s.ProbePassed(s.Health(), []pools.Model{{ID: "m"}}, time.Now())
 		s.RecordLate(time.Now().Add(time.Hour))
 		e := engine{server: s, transport: a}
-		_, err := e.get(t.Context(), "http://10.0.0.1:1/health")
+		_, err := e.get(t.Context(), "/health")
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%d that ends with %v: %v", c.status, c.ends, err)
 		}
@@ -132,7 +132,7 @@ func TestEngine_AQuestionEndsByOwnTimeAlone(t *testing.T) {
 		})
 		const limit = 2 * time.Second
 		e, asked := engine{pools.NewServer(spec("http://10.0.0.1:1", pools.Decode)), silent, limit}, time.Now()
-		if _, err := e.get(t.Context(), "http://10.0.0.1:1/metrics"); !isTimeout(err) || absent(err) {
+		if _, err := e.get(t.Context(), "/metrics"); !isTimeout(err) || absent(err) {
 			t.Errorf("it ends with %v", err)
 		}
 		if took := time.Since(asked); took != limit || byClock {
@@ -394,5 +394,38 @@ func TestProber_AsksWhetherAServerSleeps(t *testing.T) {
 		if asleep, _ := s.GPUShare().Asleep(); asleep != c.want {
 			t.Errorf("answer %d: asleep %v", i, asleep)
 		}
+	}
+}
+
+// A list of models that is what it was is not parsed again; one that differs is, and so is what follows what was none.
+func TestProber_ModelsAreReadAgainWhereTheListDiffers(t *testing.T) {
+	body := ""
+	transport := roundTripper(func(req *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(body)), Request: req}, nil
+	})
+	e := engine{server: pools.NewServer(spec("http://10.0.0.1:1", pools.Decode)), transport: transport}
+	p := newProber(e, newSlowHealth(), pools.Default(), load.NewPages(nil), slog.New(slog.DiscardHandler))
+	listing := func(ids ...string) string { return `{"data":[{"id":"` + strings.Join(ids, `"},{"id":"`) + `"}]}` }
+	for i, c := range []struct {
+		body string
+		want string // names, or part of the error
+	}{
+		{listing("m"), "m"}, {listing("m"), "m"}, {listing("m", "adapter"), "m adapter"}, {`{"data":`, "not a model list"}, {`{"data":`, "not a model list"},
+		{listing("m", "adapter"), "m adapter"}, {listing("m"), "m"}, {listing("M"), "M"},
+		{listing("x", "y", strings.Repeat("z", maxModelID+maxSparePage)), "x y"}, {listing("m"), "m"},
+	} {
+		body = c.body
+		models, err := p.models(t.Context())
+		got := strings.Join(modelIDs(models), " ")
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, c.want) || err == nil && got != c.want {
+			t.Errorf("list %d: %.80s, want %.80s", i, got, c.want)
+		}
+	}
+	first, _ := p.models(t.Context())
+	if again, _ := p.models(t.Context()); &first[0] != &again[0] {
+		t.Error("the same list is parsed twice")
 	}
 }

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -151,11 +152,7 @@ type vllmInfo struct {
 func (e engine) vllmIdentity(ctx context.Context, reported pools.Identity) (pools.Identity, error) {
 	version, err := page[versionPage](ctx, e, "/version")
 	reported.Version = version.Version
-	exposition := e.server.Metrics
-	if exposition == "" {
-		exposition = e.server.URL + load.MetricsPath
-	}
-	if text, failed := e.get(ctx, exposition); failed == nil {
+	if text, failed := e.get(ctx, cmp.Or(e.server.Metrics, load.MetricsPath)); failed == nil {
 		reported.BlockTokens, reported.KVType = load.ParseKVCache(text)
 	} else if !absent(failed) {
 		err = errors.Join(err, failed)

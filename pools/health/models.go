@@ -1,9 +1,11 @@
 package health
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"hash/maphash"
 	"log/slog"
 
 	"github.com/tandem-gateway/tandem/pools"
@@ -18,14 +20,49 @@ const (
 
 // models asks the engine what it serves.
 func (e engine) models(ctx context.Context, log *slog.Logger) ([]pools.Model, error) {
-	body, err := e.get(ctx, e.server.URL+"/v1/models")
+	body, err := e.get(ctx, modelsPath)
 	if err != nil {
 		return nil, err
 	}
+	return e.readModels(body, log)
+}
+
+const modelsPath = "/v1/models"
+
+func (e engine) readModels(body []byte, log *slog.Logger) ([]pools.Model, error) {
 	models, more, err := parseModels(body)
 	if more > 0 && !e.server.Health().Up {
 		log.Warn("the server lists more models than are known of one", "known", len(models), "left_out", more)
 	}
+	return models, err
+}
+
+// modelList is what a server's model list said last. It says the same at nearly every probe, to the byte, and is not
+// parsed again then.
+type modelList struct {
+	text   uint64 // a hash of it under modelSeed
+	models []pools.Model
+}
+
+// maxSparePage is how long a list may be whose memory the next one is read into, in bytes.
+const maxSparePage = 64 << 10
+
+var modelSeed = maphash.MakeSeed()
+
+// models asks the engine what it serves.
+func (p *prober) models(ctx context.Context) ([]pools.Model, error) {
+	if p.page.Reset(); p.page.Cap() > maxSparePage {
+		p.page = bytes.Buffer{}
+	}
+	if err := p.read(ctx, modelsPath, &p.page); err != nil {
+		return nil, err
+	}
+	text := maphash.Bytes(modelSeed, p.page.Bytes())
+	if p.list.models != nil && text == p.list.text {
+		return p.list.models, nil
+	}
+	models, err := p.readModels(p.page.Bytes(), p.log)
+	p.list = modelList{text, models}
 	return models, err
 }
 

@@ -26,6 +26,8 @@ type prober struct {
 	slow    *slowHealth
 	cfg     pools.Config
 	load    *load.Scraper
+	list    modelList
+	page    bytes.Buffer // memory for the next list
 	log     *slog.Logger
 
 	goes         sync.WaitGroup // goroutines that probe, or wait for an answer that is late
@@ -39,7 +41,7 @@ const lateAnswer = 10 * time.Second
 func newProber(e engine, slow *slowHealth, cfg pools.Config, pages *load.Pages, log *slog.Logger) *prober {
 	p := &prober{engine: e, patient: e, slow: slow, cfg: cfg, log: log, saidUp: e.server.Health().Up}
 	p.limit, p.patient.limit = cfg.ProbeTimeout, max(lateAnswer, cfg.ProbeTimeout)
-	p.load = load.NewScraper(e.server.URL, e.server.Metrics, e.server.Rank, pages)
+	p.load = load.NewScraper(e.server.Metrics, e.server.Rank, pages)
 	return p
 }
 
@@ -92,7 +94,7 @@ func (p *prober) probe(ctx context.Context) (inTime bool) {
 		p.failed(ctx, was, err, sent)
 		return true
 	}
-	models, err := p.models(ctx, p.log)
+	models, err := p.models(ctx)
 	if err != nil {
 		p.failed(ctx, was, fmt.Errorf("identity: %w", err), sent)
 		return true
@@ -188,7 +190,7 @@ func (e engine) sleeping(ctx context.Context) {
 	}
 	share := e.server.GPUShare()
 	mark := share.Version()
-	body, err := e.get(ctx, e.server.URL+"/is_sleeping")
+	body, err := e.get(ctx, "/is_sleeping")
 	if err != nil {
 		return
 	}
@@ -216,7 +218,7 @@ func Probe(ctx context.Context, spec pools.Spec, cfg pools.Config, transport htt
 	e := engine{s, transport, cfg.ProbeTimeout}
 	err := newSlowHealth().healthy(ctx, e, log)
 	if errors.Is(err, errSlowHealth) {
-		_, err = engine{s, transport, slowHealthTimeout}.get(ctx, spec.URL+"/health")
+		_, err = engine{s, transport, slowHealthTimeout}.get(ctx, "/health")
 	}
 	if err != nil {
 		return Probed{}, err
@@ -227,14 +229,14 @@ func Probe(ctx context.Context, spec pools.Spec, cfg pools.Config, transport htt
 	}
 	e.identify(ctx, false, models, log)
 	probed := Probed{Server: s}
-	read := func(ctx context.Context, url string, into *bytes.Buffer) error {
-		err := e.read(ctx, url, into)
-		if url == spec.Metrics {
+	read := func(ctx context.Context, page string, into *bytes.Buffer) error {
+		err := e.read(ctx, page, into)
+		if page == spec.Metrics {
 			probed.Metrics = err
 		}
 		return err
 	}
-	probed.Load, _ = load.NewScraper(spec.URL, spec.Metrics, spec.Rank, load.NewPages(cfg.LoadTables)).Scrape(ctx, read)
+	probed.Load, _ = load.NewScraper(spec.Metrics, spec.Rank, load.NewPages(cfg.LoadTables)).Scrape(ctx, read)
 	s.ProbePassed(s.Health(), models, time.Now())
 	return probed, nil
 }

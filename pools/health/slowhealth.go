@@ -85,12 +85,12 @@ func (h *slowHealth) healthy(ctx context.Context, e engine, log *slog.Logger) er
 	case err != nil:
 		return err
 	case !sglang:
-		_, err := e.get(ctx, e.server.URL+"/health")
+		_, err := e.get(ctx, "/health")
 		return err
 	}
 	life := e.server.Incarnation()
 	if !h.lacksReady(life) {
-		_, err := e.get(ctx, e.server.URL+"/ready")
+		_, err := e.get(ctx, "/ready")
 		var status statusError
 		if !errors.As(err, &status) || status.code != http.StatusNotFound {
 			return err
@@ -130,7 +130,7 @@ func (h *slowHealth) ask(ctx context.Context, e engine) {
 	ctx, cancel := context.WithTimeout(ctx, slowHealthTimeout)
 	defer cancel()
 	asked := time.Now()
-	_, err := e.get(ctx, e.server.URL+"/health")
+	_, err := e.get(ctx, "/health")
 	h.take(asked, err)
 	if err == nil && !e.server.Health().Up {
 		e.server.ProbeNow()

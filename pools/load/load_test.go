@@ -302,10 +302,10 @@ func parseMetrics(exposition []byte, tables []Table, rank *int) (Load, error) {
 
 // A page that says the same as before is not read again, one that says anything else is.
 func TestScraper_ReadsWhatHasChanged(t *testing.T) {
-	const url = "http://e:1/metrics"
+	const url = "/metrics"
 	pages := map[string]string{url: vllmExposition}
 	var asked []string
-	s, get := NewScraper("http://e:1", "", nil, NewPages(DefaultTables())), pagesOf(pages, &asked)
+	s, get := NewScraper("", nil, NewPages(DefaultTables())), pagesOf(pages, &asked)
 	scrape := func() Load {
 		t.Helper()
 		load, ok := s.Scrape(t.Context(), get)
@@ -346,13 +346,13 @@ func TestScraper_FindsThePageAndStaysWithIt(t *testing.T) {
 		pages   map[string]string
 		want    string
 	}{
-		{"vLLM", "", map[string]string{"http://e:1/metrics": vllmExposition}, "vllm"},
-		{"TensorRT-LLM, whose /metrics is JSON", "", map[string]string{"http://e:1/metrics": "[]", "http://e:1/prometheus/metrics": trtllmExposition}, "trtllm"},
-		{"SGLang counts tokens in its own list", "", map[string]string{"http://e:1/metrics": sglangExposition, "http://e:1/v1/loads": `{"loads":[{"num_waiting_uncached_tokens":5,"max_total_num_tokens":9}]}`}, "sglang"},
+		{"vLLM", "", map[string]string{"/metrics": vllmExposition}, "vllm"},
+		{"TensorRT-LLM, whose /metrics is JSON", "", map[string]string{"/metrics": "[]", "/prometheus/metrics": trtllmExposition}, "trtllm"},
+		{"SGLang counts tokens in its own list", "", map[string]string{"/metrics": sglangExposition, "/v1/loads": `{"loads":[{"num_waiting_uncached_tokens":5,"max_total_num_tokens":9}]}`}, "sglang"},
 		{"elsewhere", "http://e:8002/metrics", map[string]string{"http://e:8002/metrics": tritonExposition}, "triton"},
 	} {
 		var asked []string
-		s, get := NewScraper("http://e:1", c.metrics, nil, NewPages(DefaultTables())), pagesOf(c.pages, &asked)
+		s, get := NewScraper(c.metrics, nil, NewPages(DefaultTables())), pagesOf(c.pages, &asked)
 		load, ok := s.Scrape(t.Context(), get)
 		if !ok || load.Engine != c.want || load.At.IsZero() {
 			t.Errorf("%s: %+v, %v", c.name, load, ok)
@@ -367,7 +367,7 @@ func TestScraper_FindsThePageAndStaysWithIt(t *testing.T) {
 		}
 	}
 	var asked []string
-	if load, ok := NewScraper("http://e:1", "", nil, NewPages(DefaultTables())).Scrape(t.Context(), pagesOf(nil, &asked)); ok {
+	if load, ok := NewScraper("", nil, NewPages(DefaultTables())).Scrape(t.Context(), pagesOf(nil, &asked)); ok {
 		t.Errorf("nothing answers, and the load is %+v", load)
 	}
 }

@@ -41,20 +41,20 @@ func NewPages(tables []Table) *Pages {
 	return p
 }
 
-// at returns the URLs of the pages of an engine at url. Metrics that are said to be elsewhere are looked for
-// nowhere else.
-func (p *Pages) at(url, metrics string) (all []pageURL) {
+// of returns the pages of an engine. Metrics that are said to be elsewhere are looked for nowhere else.
+func (p *Pages) of(metrics string) (all []pageAt) {
 	if metrics != "" {
-		return []pageURL{{url + sglangLoadsPath, &p.atEngine[0]}, {metrics, &p.elsewhere}}
+		return []pageAt{{sglangLoadsPath, &p.atEngine[0]}, {metrics, &p.elsewhere}}
 	}
 	for i := range p.atEngine {
-		all = append(all, pageURL{url + p.atEngine[i].path, &p.atEngine[i]})
+		all = append(all, pageAt{p.atEngine[i].path, &p.atEngine[i]})
 	}
 	return all
 }
 
-type pageURL struct {
-	url string
+// pageAt is a page where it is asked for: at a path of the engine, or at a URL.
+type pageAt struct {
+	where string
 	*page
 }
 
@@ -80,7 +80,7 @@ const searchEvery = 60
 
 // Scraper finds and reads the load of one engine, or of one data-parallel rank of it.
 type Scraper struct {
-	pages []pageURL
+	pages []pageAt
 	rank  *int
 	found int // index of the page that had readings last, -1 if none had
 	reads int // since all pages were looked at
@@ -89,14 +89,14 @@ type Scraper struct {
 	last Load
 }
 
-// NewScraper returns a scraper of the engine at url, whose metrics are at another one if
-// that is not empty. With a rank only what is reported of that rank counts.
-func NewScraper(url, metrics string, rank *int, pages *Pages) *Scraper {
-	return &Scraper{pages: pages.at(url, metrics), rank: rank, found: -1}
+// NewScraper returns a scraper of an engine, whose metrics are at a URL of their own if that is not empty. With a
+// rank only what is reported of that rank counts.
+func NewScraper(metrics string, rank *int, pages *Pages) *Scraper {
+	return &Scraper{pages: pages.of(metrics), rank: rank, found: -1}
 }
 
-// Get asks for a URL and writes what is there into a buffer, which is empty.
-type Get func(ctx context.Context, url string, into *bytes.Buffer) error
+// Get asks for a page, by a path of the engine or a URL, and writes what is there into a buffer, which is empty.
+type Get func(ctx context.Context, page string, into *bytes.Buffer) error
 
 // Scrape returns the load as the engine reports it now, false when it reports none:
 // the last load grows old then, and old is unknown.
@@ -131,7 +131,7 @@ func (s *Scraper) read(ctx context.Context, page int, get Get) (Load, bool) {
 	memory := scraped.Get().(*scrapedPage)
 	defer memory.release()
 	asked := time.Now()
-	if get(ctx, s.pages[page].url, &memory.body) != nil {
+	if get(ctx, s.pages[page].where, &memory.body) != nil {
 		return Load{}, false
 	}
 	memory.relevant = s.pages[page].appendRelevant(memory.relevant[:0], memory.body.Bytes())
