@@ -71,7 +71,7 @@ type LegError struct {
 }
 
 func (e *LegError) Error() string {
-	if e.Status != 0 {
+	if e.Status != 0 && e.Status != http.StatusOK {
 		return fmt.Sprintf("%s on %s: status %d", e.Leg, e.Server, e.Status)
 	}
 	return fmt.Sprintf("%s on %s: %v", e.Leg, e.Server, e.Err)
@@ -85,6 +85,7 @@ var (
 	errErrorEvent = errors.New("the engine sent an error event")
 	errTruncated  = errors.New("the stream ended early")
 	errEmpty      = errors.New("the stream ended without content")
+	errNoAnswer   = errors.New("what the engine sent is no answer")
 )
 
 // outcomeOf is what is remembered of a request, or of an attempt at it, that an error ended.
@@ -168,6 +169,23 @@ func failedStatus(ctx context.Context, leg Leg, server string, resp *http.Respon
 	}
 	e.Err = fmt.Errorf("status %d", e.Status)
 	return e
+}
+
+// failedInAnswer judges an answer with status 200 of which the engine says that it failed, or that is none of its
+// API: as one with the status that it names.
+func failedInAnswer(leg Leg, server string, resp *http.Response, answer api.Answer) *LegError {
+	status := answer.Failure()
+	switch {
+	case status != 0:
+		e := &LegError{Leg: leg, Server: server, Kind: KindOf(status), Status: status, Body: answer.Bytes(), Err: fmt.Errorf("status 200 with an error, %d", status)}
+		if e.Kind == Busy {
+			e.RetryAfter = retryAfter(resp.Header)
+		}
+		return e
+	case !answer.IsAnswer():
+		return &LegError{Leg: leg, Server: server, Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
+	}
+	return nil
 }
 
 // maxRetryAfter bounds what an engine may ask clients to wait.

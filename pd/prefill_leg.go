@@ -2,7 +2,6 @@ package pd
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -11,8 +10,6 @@ import (
 	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 )
-
-var errNoAnswer = errors.New("prefill's answer is not JSON")
 
 // leastHandoff is how many tokens a prompt has whose KV is at least one block, in tokens:
 // of a shorter one nothing may be handed over.
@@ -91,6 +88,8 @@ func (o *Orchestrator) sendPrefill(ctx context.Context, st *requestState, b *bin
 		var err error
 		if answer, err = d.ReadAnswerAndPrompt(body, prompts); err != nil || !answer.IsOfPrefill() {
 			failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
+		} else {
+			failed = failedInAnswer(PrefillLeg, server.ID(), resp, answer)
 		}
 	}
 	if verify := t.Connector().Verify; failed == nil && verify != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -91,6 +92,42 @@ func TestRun_AnotherServerTakesOver(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// An engine's failure that comes with status 200, and what is no answer, count as failures of the server, and another
+// one answers; that the request is at fault the client is told.
+func TestRun_AFailureWithinAnAnswerIsNone(t *testing.T) {
+	for body, want := range map[string]Kind{
+		`{"object":"error","message":"EngineCore at node-7.internal","code":500}`:       Broken,
+		`{"error":{"message":"try later","code":503}}`:                                  Busy,
+		`{"choices":[{"index":0,"message":{"content":"cut"},"finish_reason":"abort"}]}`: Broken,
+		`{}`: Broken, `[]`: Broken, `nothing`: Broken,
+		`{"error":{"message":"the prompt is too long","code":400}}`: Refused,
+	} {
+		f := newEngineFleet(t, fleetShape{decode: 2})
+		through, bad := f.Transport, ""
+		f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+			if bad != "" {
+				return through.RoundTrip(r)
+			}
+			bad = r.URL.Host
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+		})
+		req := f.asks(api.Chat, more(api.Chat, false))
+		if want == Refused {
+			_, err := f.Run(t.Context(), req)
+			var refused *LegError
+			if !errors.As(err, &refused) || refused.Kind != Refused || string(refused.Body) != body {
+				t.Errorf("%s: %v", body, err)
+			}
+			continue
+		}
+		if got := f.served(req); got.text != reference(t, req) {
+			t.Errorf("%s: the client has %q", body, got.text)
+		}
+		f.wantMetrics(map[string]float64{"tandem_retries_total": 1, fmt.Sprintf("tandem_retries_total{leg=%s,reason=%s}", AggregatedLeg, want): 1})
+		f.nothingIsLeft()
 	}
 }
 

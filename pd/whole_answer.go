@@ -64,7 +64,10 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	}
 	answer, err := st.req.Dialect.ReadAnswer(data)
 	if err != nil {
-		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errEmpty}
+		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
+	}
+	if failed := failedInAnswer(leg, server.ID(), resp, answer); failed != nil {
+		return nil, failed
 	}
 	b.decode.RecordResult(nil)
 	b.prediction.comeTrue()

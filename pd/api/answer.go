@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -58,6 +59,47 @@ func readPrompt(raw []byte, prompts PromptReader) (from, end int) {
 		return 0, 0
 	}
 	return from, from + length + 1
+}
+
+// engineFailed is the status of a failure that names none.
+const engineFailed = 500
+
+// Failure is what an engine says with status 200 of its own failure, as the status that it names, 500 where it names none:
+// an error object, nested or flat, or choices that it gave up, which are cut off. 0: it says of none. Streams end
+// with the same (Meaning.Failure). What SGLang's own API answers with a finish_reason of abort was aborted by somebody
+// who wants what there is (tokenizer_manager.py: its own failures have another status).
+func (a Answer) Failure() (status int) {
+	switch e := a.Get("error"); {
+	case e.IsObject(), len(e) > 2 && e[0] == '"', string(a.Get("object")) == `"error"`:
+		return cmp.Or(statusOf(e.Member("code")), statusOf(a.Get("code")), engineFailed)
+	}
+	if a.dialect.answers != "choices" {
+		return 0
+	}
+	for choice := range a.Get("choices").ElementsOf(a.body.long) {
+		switch string(choice.memberOf(a.body.long, "finish_reason")) {
+		case `"error"`, `"abort"`:
+			return engineFailed
+		}
+	}
+	return 0
+}
+
+// statusOf is the HTTP status of a failure that a member names, 0 if it names none.
+func statusOf(code Value) int {
+	if n, is := code.Int(); is && n >= 400 && n <= 599 {
+		return int(n)
+	}
+	return 0
+}
+
+// IsAnswer reports whether the answer has what each one of its API has: a list, of choices at least one.
+func (a Answer) IsAnswer() bool {
+	if a.dialect.answers == "" {
+		return true
+	}
+	list := a.Get(a.dialect.answers)
+	return list.IsArray() && (a.dialect.answers != "choices" || !list.IsEmptyArray())
 }
 
 // Bytes is the answer as it came.

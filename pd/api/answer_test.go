@@ -149,3 +149,49 @@ func TestReadAnswerAndPrompt_IsReadAnswer(t *testing.T) {
 		}
 	}
 }
+
+// An engine may say in an answer with status 200 that it failed, and an answer may lack what each one has. What a
+// model writes is neither.
+func TestAnswer_FailureAndWhatIsNone(t *testing.T) {
+	for _, c := range []struct {
+		dialect *Dialect
+		answer  string
+		failure int
+		is      bool
+	}{
+		{Chat, `{"choices":[{"index":0,"message":{"content":"\"error\": \"abort\""},"finish_reason":"stop"}],"error":null}`, 0, true},
+		{Chat, `{"choices":[{"index":0,"finish_reason":null}],"error":"","object":"chat.completion"}`, 0, true},
+		{Chat, `{"choices":[{"index":0,"finish_reason":"stop"},{"index":1,"finish_reason":"abort"}]}`, 500, true},
+		{Completions, `{"choices":[{"index":0,"text":"a","finish_reason":"error"}]}`, 500, true},
+		{Chat, `{"object":"error","message":"EngineCore encountered an issue","code":500}`, 500, false},
+		{Chat, `{"object":"error","message":"too long","code":400}`, 400, false},
+		{Chat, `{"object":"error","message":"no code"}`, 500, false},
+		{Chat, `{"error":{"message":"busy","code":503}}`, 503, false},
+		{Chat, `{"error":{"message":"odd","code":"oops"},"code":7}`, 500, false},
+		{Chat, `{"error":"said in one string"}`, 500, false},
+		{Chat, `{}`, 0, false},
+		{Chat, `[]`, 0, false},
+		{Chat, `[{"choices":[]}]`, 0, false},
+		{Chat, `{"choices":[ ]}`, 0, false},
+		{Completions, `{"choices":{}}`, 0, false},
+		{Responses, `{"status":"completed","error":null,"output":[]}`, 0, true},
+		{Responses, `{"status":"failed","error":{"code":"server_error","message":"m"},"output":[]}`, 500, true},
+		{Responses, `{"status":"completed"}`, 0, false},
+		{Messages, `{"type":"message","content":[],"stop_reason":"end_turn"}`, 0, true},
+		{Messages, `{"type":"error","error":{"type":"api_error","message":"m"}}`, 500, false},
+		{Messages, `{"type":"message"}`, 0, false},
+		{Generate, `[{"text":"a","meta_info":{}}]`, 0, true},
+		{Generate, `{"text":"a","meta_info":{"finish_reason":{"type":"abort"}}}`, 0, true},
+		{Generate, `{"error":{"message":"m","code":502}}`, 502, true},
+		{Embeddings, `{"object":"error","message":"m","code":500}`, 500, true},
+		{Embeddings, `[[0.5]]`, 0, true},
+	} {
+		a, err := c.dialect.ReadAnswer([]byte(c.answer))
+		if err != nil {
+			t.Fatal(c.answer, err)
+		}
+		if failure, is := a.Failure(), a.IsAnswer(); failure != c.failure || is != c.is {
+			t.Errorf("%s, %s: failure %d, an answer %v; want %d, %v", c.dialect.Name, c.answer, failure, is, c.failure, c.is)
+		}
+	}
+}

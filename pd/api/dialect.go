@@ -18,6 +18,8 @@ type Dialect struct {
 	limits []string
 
 	inspect func(data []byte) Meaning // of any shape
+	// answers is the list that each whole answer has, empty where engines differ in what they answer.
+	answers string
 	// usages are the places of a usage object in a body or an event.
 	usages []string
 	// prompt, output, cached and created are paths inside a usage object, in tokens: of the
@@ -43,28 +45,28 @@ var (
 	// (serve/openai_protocol.py, validation_alias).
 	Chat = &Dialect{
 		Name: "chat", Path: "/v1/chat/completions", Split: true,
-		limits: []string{"max_tokens", "max_completion_tokens"}, inspect: inspectChat,
+		limits: []string{"max_tokens", "max_completion_tokens"}, inspect: inspectChat, answers: "choices",
 		usages: []string{"usage"}, prompt: "prompt_tokens", output: "completion_tokens",
 		cached: []string{"prompt_tokens_details", "cached_tokens"}, created: []string{"prompt_tokens_details", "created_cache_tokens"},
 		errorBody: openAIError, errorEvent: openAIErrorEvent,
 	}
 	Completions = &Dialect{
 		Name: "completions", Path: "/v1/completions", Split: true,
-		limits: []string{"max_tokens"}, inspect: inspectCompletions,
+		limits: []string{"max_tokens"}, inspect: inspectCompletions, answers: "choices",
 		usages: []string{"usage"}, prompt: "prompt_tokens", output: "completion_tokens",
 		cached: []string{"prompt_tokens_details", "cached_tokens"}, created: []string{"prompt_tokens_details", "created_cache_tokens"},
 		errorBody: openAIError, errorEvent: openAIErrorEvent,
 	}
 	Responses = &Dialect{
 		Name: "responses", Path: "/v1/responses", Split: true,
-		limits: []string{"max_output_tokens"}, inspect: inspectResponses,
+		limits: []string{"max_output_tokens"}, inspect: inspectResponses, answers: "output",
 		usages: []string{"usage", "response.usage"}, prompt: "input_tokens", output: "output_tokens",
 		cached: []string{"input_tokens_details", "cached_tokens"}, created: []string{"input_tokens_details", "cache_write_tokens"},
 		errorBody: openAIError, errorEvent: responsesErrorEvent,
 	}
 	Messages = &Dialect{
 		Name: "messages", Path: "/v1/messages", Split: true,
-		limits: []string{"max_tokens"}, inspect: inspectMessages,
+		limits: []string{"max_tokens"}, inspect: inspectMessages, answers: "content",
 		usages: []string{"usage", "message.usage"}, prompt: "input_tokens", output: "output_tokens",
 		cached: []string{"cache_read_input_tokens"}, created: []string{"cache_creation_input_tokens"}, cacheApart: true,
 		Anthropic: true, errorBody: anthropicError, errorEvent: anthropicErrorEvent,
