@@ -50,7 +50,7 @@ func (o *Orchestrator) continueStream(ctx context.Context, st *requestState, bro
 		o.logNotContinued(st, err)
 		return nil, nil, err
 	}
-	if !o.Budget.TakeRetry(time.Now()) {
+	if _, ok := o.Budget.TakeRetry(time.Now()); !ok {
 		o.Metrics.exhausted.Inc()
 		o.Metrics.continuations.WithLabelValues("no_budget").Inc()
 		return nil, nil, errNoBudget

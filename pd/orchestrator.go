@@ -213,6 +213,7 @@ func (o *Orchestrator) choose(ctx context.Context, st *requestState) (*binding, 
 	if first {
 		histogram.Observe(ctx, o.Metrics.wait.WithLabelValues(st.req.Model), st.bind.waited.Seconds())
 	}
+	o.endRetrying(st, err)
 	if err != nil {
 		return nil, st.lastErrorOr(err)
 	}
@@ -371,21 +372,38 @@ func (st *requestState) shouldRetry(failed *LegError, maxRetries int) bool {
 }
 
 // takeRetry takes a retry out of the budget, false if that is spent. One that was expected
-// costs nothing.
+// costs nothing. It is made once there is another server (endRetrying).
 func (o *Orchestrator) takeRetry(st *requestState, failed *LegError) bool {
 	if st.retryWithoutBudget {
 		st.retryWithoutBudget = false
 		return true
 	}
-	if !o.Budget.TakeRetry(time.Now()) {
+	taken, ok := o.Budget.TakeRetry(time.Now())
+	if !ok {
 		o.Metrics.exhausted.Inc()
 		return false
 	}
 	st.bind.tried.retries++
-	o.Metrics.retries.WithLabelValues(string(failed.Leg), string(failed.Kind)).Inc()
-	o.Log.Warn("leg failed, looking for another server", "request_id", st.req.ID, "leg", string(failed.Leg),
-		"server", failed.Server, "kind", string(failed.Kind), "error", failed.Error())
+	st.retries = retrying{failed, taken}
 	return true
+}
+
+// endRetrying counts a retry where there is another server for it. Else it is given back, for requests that have one:
+// the budget is that of all models.
+func (o *Orchestrator) endRetrying(st *requestState, notFound error) {
+	failed := st.retries.failed
+	if failed == nil {
+		return
+	}
+	said := "leg failed, going on with another server"
+	if notFound == nil {
+		o.Metrics.retries.WithLabelValues(string(failed.Leg), string(failed.Kind)).Inc()
+	} else {
+		said = "leg failed, and there is no other server"
+		o.Budget.GiveBack(st.retries.taken)
+	}
+	o.Log.Warn(said, "request_id", st.req.ID, "leg", string(failed.Leg), "server", failed.Server, "kind", string(failed.Kind), "error", failed.Error())
+	st.retries = retrying{}
 }
 
 // recordDecision keeps the decision for /debug/decisions.

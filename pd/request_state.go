@@ -1,6 +1,8 @@
 package pd
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -36,6 +38,7 @@ type requestState struct {
 	last        *LegError
 	lastHandoff *connector.Handoff // of the last decode leg, nil without one
 	servedBy    string             // the decode server of the last answer
+	retries     retrying           // what it is looking for another server for
 	// retryWithoutBudget is set when the failure was expected and is not the server's.
 	retryWithoutBudget bool
 
@@ -167,10 +170,16 @@ func (st *requestState) release() {
 	}
 }
 
+// retrying is a retry that has been taken out of the budget, and not been made: no other server is found yet.
+type retrying struct {
+	failed *LegError // nil: there is none
+	taken  retry.Taken
+}
+
 // lastErrorOr returns the last leg's error where there was one: it says more to
 // the client than that no server is left.
 func (st *requestState) lastErrorOr(err error) error {
-	if st.last != nil {
+	if st.last != nil && !errors.Is(err, context.Canceled) { // nobody is told when the client has left
 		return st.last
 	}
 	return err

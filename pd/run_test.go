@@ -3,6 +3,7 @@ package pd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"runtime"
@@ -13,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 	"weak"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
@@ -55,6 +58,44 @@ func TestRun_TriesAgainMaxRetriesTimesWithinTheBudget(t *testing.T) {
 		if waiting, inFlight := f.Queue.Len(); waiting != 0 || inFlight != 0 {
 			t.Errorf("%d retries, a budget of %d: after the failure %d wait and %d are in flight", c.retries, c.budget, waiting, inFlight)
 		}
+	}
+}
+
+// A retry that finds no other server is none: it is not counted, and is left for requests that have another server.
+func TestRun_ARetryWithoutAnotherServerIsNone(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	f.Budget = retry.NewBudget(0, 1)
+	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusInternalServerError, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(`{}`)), Request: r}, nil
+	})
+	for range 3 {
+		_, err := f.Run(t.Context(), aggregatedRequest(t, false))
+		var failed *LegError
+		if !errors.As(err, &failed) || failed.Status != http.StatusInternalServerError {
+			t.Errorf("the client is told %v", err)
+		}
+	}
+	if _, ok := f.Budget.TakeRetry(time.Now()); !ok {
+		t.Error("the budget is spent")
+	}
+	if made, spent := testutil.CollectAndCount(f.Metrics.retries), testutil.ToFloat64(f.Metrics.exhausted); made != 0 || spent != 0 {
+		t.Errorf("%d kinds of retries, %v for which there was no budget", made, spent)
+	}
+}
+
+// What ends a request behind a failed leg is that leg's error, but where its client has left.
+func TestRequestState_LastErrorOr(t *testing.T) {
+	none, left := error(&NoServerError{}), fmt.Errorf("while it waited: %w", context.Canceled)
+	st := &requestState{}
+	if got := st.lastErrorOr(none); got != none {
+		t.Errorf("no leg has failed: %v", got)
+	}
+	st.last = &LegError{Kind: Broken, Err: errSilent}
+	if got := st.lastErrorOr(none); got != st.last {
+		t.Errorf("no other server: %v", got)
+	}
+	if got := st.lastErrorOr(left); got != left {
+		t.Errorf("the client left: %v", got)
 	}
 }
 

@@ -30,8 +30,11 @@ func (b *Budget) CountRequest(now time.Time) {
 	b.slot(now).requests++
 }
 
+// Taken is a retry that was taken out of a budget.
+type Taken struct{ second int64 }
+
 // TakeRetry takes one retry, false if there is none left.
-func (b *Budget) TakeRetry(now time.Time) bool {
+func (b *Budget) TakeRetry(now time.Time) (Taken, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	head := b.slot(now)
@@ -41,10 +44,19 @@ func (b *Budget) TakeRetry(now time.Time) bool {
 		retries += s.retries
 	}
 	if float64(retries+1) > b.ratio*float64(requests)+float64(b.floor) {
-		return false
+		return Taken{}, false
 	}
 	head.retries++
-	return true
+	return Taken{b.second}, true
+}
+
+// GiveBack gives back a retry that was not made. One that is older than the budget reckons is no part of it any more.
+func (b *Budget) GiveBack(t Taken) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n := int64(len(b.slots)); b.second-t.second < n {
+		b.slots[t.second%n].retries--
+	}
 }
 
 // slot returns the slot of this second and clears those that have passed since

@@ -19,10 +19,12 @@ func TestBudget_ARatioOfTheRequestsAndAFloor(t *testing.T) {
 	b := NewBudget(0.2, 10)
 	now := testTime
 	take := func() (n int) {
-		for b.TakeRetry(now) {
+		for {
+			if _, ok := b.TakeRetry(now); !ok {
+				return n
+			}
 			n++
 		}
-		return n
 	}
 	if got := take(); got != 10 {
 		t.Errorf("without traffic: %d retries", got)
@@ -171,6 +173,33 @@ func TestQuarantine_ListsTheLatestFirst(t *testing.T) {
 	}
 }
 
+// A retry that is given back is there again, for as long as it counted.
+func TestBudget_GiveBack(t *testing.T) {
+	b := NewBudget(0, 1)
+	now := testTime
+	first, _ := b.TakeRetry(now)
+	if _, ok := b.TakeRetry(now); ok {
+		t.Error("there is a second one")
+	}
+	now = now.Add(3 * time.Second)
+	_, early := b.TakeRetry(now)
+	b.GiveBack(first)
+	second, again := b.TakeRetry(now)
+	if early || !again {
+		t.Errorf("before it is given back %v, afterwards %v", early, again)
+	}
+	now = now.Add(10 * time.Second)
+	third, _ := b.TakeRetry(now)
+	b.GiveBack(second)
+	if _, ok := b.TakeRetry(now); ok {
+		t.Error("one that counts no more is given back, and there is one more")
+	}
+	b.GiveBack(third)
+	if _, ok := b.TakeRetry(now); !ok {
+		t.Error("there is none again")
+	}
+}
+
 // Requests that come and fail at once take no more retries than there are, and lose no death.
 func TestBudgetAndQuarantine_ManyAtOnce(t *testing.T) {
 	const each = 50
@@ -181,7 +210,7 @@ func TestBudgetAndQuarantine_ManyAtOnce(t *testing.T) {
 		all.Go(func() {
 			for i := range uint64(each) {
 				b.CountRequest(testTime)
-				if b.TakeRetry(testTime) {
+				if _, ok := b.TakeRetry(testTime); ok {
 					taken.Add(1)
 				}
 				q.RecordDeath(i, Death{Server: "s"}, testTime)
