@@ -33,7 +33,7 @@ func (o *Orchestrator) continuesStreamOf(st *requestState) bool {
 func (o *Orchestrator) continueStream(ctx context.Context, st *requestState, broken *BrokenStreamError) (next *Stream, ending []byte, err error) {
 	st.bindings[len(st.bindings)-1].span.Fail("broken_stream", broken.Status, broken) // its stream ends when another one has begun
 	killed := o.markDownIfStreamKilled(ctx, st.servedBy, broken)
-	if killed && o.recordDeath(st.client.Fingerprint(), st.req.ID, diedDecoding(st.servedBy)) {
+	if killed && o.recordDeath(st.client.Fingerprint(), st.req.ID, st.diedDecoding(st.servedBy)) {
 		o.Metrics.continuations.WithLabelValues("refused").Inc()
 		return nil, nil, retry.ErrQuarantined
 	}

@@ -267,17 +267,17 @@ func (o *Orchestrator) markDownIfStreamKilled(ctx context.Context, server string
 // that against the request. The client does not wait for the look. The request's fingerprint is made before it, while
 // there is its text.
 func (o *Orchestrator) recordDeathBehind(st *requestState, server string, broken *BrokenStreamError) {
-	fingerprint, id := st.client.Fingerprint(), st.req.ID
+	fingerprint, id, how := st.client.Fingerprint(), st.req.ID, st.diedDecoding(server)
 	o.legs.Go(func() {
 		defer o.survivePanic("the look at a server that may be dead", id)
 		if o.markDownIfStreamKilled(context.Background(), server, broken) {
-			o.recordDeath(fingerprint, id, diedDecoding(server))
+			o.recordDeath(fingerprint, id, how)
 		}
 	})
 }
 
-func diedDecoding(server string) retry.Death {
-	return retry.Death{Server: server, Cause: "it was decoding"}
+func (st *requestState) diedDecoding(server string) retry.Death {
+	return retry.Death{Server: server, Cause: "it was decoding", Sent: st.boundAt}
 }
 
 // relay gives the answer away.

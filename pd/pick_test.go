@@ -370,8 +370,8 @@ func TestPick_WhatALeftStreamSaidCounts(t *testing.T) {
 func TestPick_WhereThereIsNoneToPick(t *testing.T) {
 	f := newEngineFleet(t, fleetShape{decode: 1, adapters: []string{"ada"}, orchestrator: func(o *Orchestrator) { o.Config.MaxRetries = 0 }})
 	deadly := f.asks(api.Chat, more(api.Chat, false))
-	for _, server := range []string{"a:1", "b:1"} {
-		f.Suspects.RecordDeath(deadly.Fingerprint(), retry.Death{Server: server}, time.Now())
+	for i, server := range []string{"a:1", "b:1"} {
+		f.Suspects.RecordDeath(deadly.Fingerprint(), retry.Death{Server: server, Sent: time.Now().Add(time.Duration(i) * time.Hour)}, time.Now())
 	}
 	if p, err := f.Pick(t.Context(), deadly); p != nil || !errors.Is(err, retry.ErrQuarantined) {
 		t.Errorf("two servers died of it: %v, %v", p, err)

@@ -28,8 +28,8 @@ func TestQuarantine_HashesARequestOnceAndOnlyWhereItMatters(t *testing.T) {
 	ranked := *st.req // as both legs carry it
 	ranked.Body = ranked.Body.With(api.Set("priority", []byte("7")))
 	st.req = &ranked
-	for _, server := range []string{"a", "b"} {
-		q.RecordDeath(st.client.Fingerprint(), retry.Death{Server: server}, now)
+	for i, server := range []string{"a", "b"} {
+		q.RecordDeath(st.client.Fingerprint(), retry.Death{Server: server, Sent: now.Add(time.Duration(i))}, now)
 	}
 	again := newRequest()
 	if !q.IsQuarantined(again, now) || !again.fingerprinted {

@@ -108,7 +108,7 @@ func (st *requestState) recordFailure(e *LegError) {
 
 // causeOfDeath says how a server died of the request, as far as that is known.
 func (st *requestState) causeOfDeath(failed *LegError) retry.Death {
-	d := retry.Death{Server: failed.Server, Cause: "it was prefilling"}
+	d := retry.Death{Server: failed.Server, Cause: "it was prefilling", Sent: st.boundAt}
 	switch {
 	case failed.Leg == PrefillLeg:
 	case failed.Leg == AggregatedLeg || !st.lastHandoff.HasKV():

@@ -19,6 +19,9 @@ const (
 
 // Quarantine keeps a query of death from going through the fleet server by server:
 // a request that was in flight on two servers when they died is refused for a while, unless it is answered meanwhile.
+// It must have been sent to the second one after the first had died: of servers that die together, as with their power
+// or by one command, the same body that many send is on several, and is not what they died of. What does kill servers
+// kills another one when it is tried again.
 type Quarantine struct {
 	mu       sync.Mutex // guards suspects
 	suspects map[uint64]*suspect
@@ -31,13 +34,15 @@ type Fingerprinter interface{ Fingerprint() uint64 }
 type suspect struct {
 	deaths []Death // of different servers
 	last   time.Time
+	struck time.Time // when the last of deaths was
 }
 
 // Death is that of one server.
 type Death struct {
 	Server  string
-	Cause   string // what it was doing with the request, for people
-	Handoff bool   // it was loading KV that prefill had handed over
+	Cause   string    // what it was doing with the request, for people
+	Handoff bool      // it was loading KV that prefill had handed over
+	Sent    time.Time // when the request went there
 }
 
 // NewQuarantine returns an empty one.
@@ -55,8 +60,8 @@ func (q *Quarantine) RecordDeath(fingerprint uint64, how Death, now time.Time) b
 		q.suspects[fingerprint] = s
 	}
 	s.last = now
-	if !slices.ContainsFunc(s.deaths, func(d Death) bool { return d.Server == how.Server }) {
-		s.deaths = append(s.deaths, how)
+	if (len(s.deaths) == 0 || how.Sent.After(s.struck)) && !slices.ContainsFunc(s.deaths, func(d Death) bool { return d.Server == how.Server }) {
+		s.deaths, s.struck = append(s.deaths, how), now
 	}
 	return len(s.deaths) >= deathsToQuarantine
 }

@@ -85,10 +85,10 @@ func TestQuarantine_AnAnswerAcquits(t *testing.T) {
 		q.RecordDeath(r.Fingerprint(), Death{Server: "s", Handoff: c.handoff}, testTime)
 		q.RecordDeath(11, Death{Server: "s"}, testTime)
 		q.Acquit(r, c.answeredBehindOne)
-		if held := q.RecordDeath(r.Fingerprint(), Death{Server: "t"}, testTime); held != c.held {
+		if held := q.RecordDeath(r.Fingerprint(), Death{Server: "t", Sent: testTime.Add(1)}, testTime); held != c.held {
 			t.Errorf("%s: held back %v", name, held)
 		}
-		if !q.RecordDeath(11, Death{Server: "t"}, testTime) {
+		if !q.RecordDeath(11, Death{Server: "t", Sent: testTime.Add(1)}, testTime) {
 			t.Errorf("%s: another request is acquitted", name)
 		}
 	}
@@ -117,7 +117,7 @@ func TestQuarantine_HoldsBackAfterTwoServers(t *testing.T) {
 		}
 	}
 	is("one server died", now, false, true)
-	if !q.RecordDeath(r.Fingerprint(), Death{Server: "t", Cause: "so"}, now) {
+	if !q.RecordDeath(r.Fingerprint(), Death{Server: "t", Cause: "so", Sent: now.Add(1)}, now) {
 		t.Error("two servers died, and it is not said")
 	}
 	is("two servers died", now, true, true)
@@ -135,13 +135,30 @@ func TestQuarantine_HoldsBackAfterTwoServers(t *testing.T) {
 	}
 }
 
+// Servers that die together, each with the same body on it, did not die of that. One that is tried again behind them
+// and dies did.
+func TestQuarantine_ServersThatDieTogetherAreOneDeath(t *testing.T) {
+	q, now := NewQuarantine(), testTime
+	for i, server := range []string{"a", "b", "c"} {
+		if q.RecordDeath(7, Death{Server: server, Sent: now.Add(-time.Second)}, now.Add(time.Duration(i)*time.Millisecond)) {
+			t.Errorf("it is held back when %s has died too", server)
+		}
+	}
+	if !q.RecordDeath(7, Death{Server: "d", Sent: now.Add(time.Millisecond)}, now.Add(time.Second)) {
+		t.Error("it killed another one when it was tried again, and is not held back")
+	}
+	if list := q.List(now); fmt.Sprint(list[0].Servers) != "[a d]" {
+		t.Errorf("people see %+v", list)
+	}
+}
+
 // Deaths of one request count together as long as one follows the other within the time of a
 // quarantine; later ones are another story.
 func TestQuarantine_CountsDeathsThatFollowEachOther(t *testing.T) {
 	for later, want := range map[time.Duration]bool{quarantineTime: true, quarantineTime + 1: false} {
 		q, now := NewQuarantine(), time.Now()
 		q.RecordDeath(7, Death{Server: "a"}, now)
-		if got := q.RecordDeath(7, Death{Server: "b"}, now.Add(later)); got != want {
+		if got := q.RecordDeath(7, Death{Server: "b", Sent: now.Add(1)}, now.Add(later)); got != want {
 			t.Errorf("the second one %v later: quarantined %v", later, got)
 		}
 	}
