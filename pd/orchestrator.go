@@ -101,8 +101,8 @@ func (o *Orchestrator) assign(ctx context.Context, st *requestState) (*binding, 
 		if err == nil {
 			return b, nil
 		}
-		o.recordDecision(st, err)
 		if err := o.awaitServers(ctx, st, err); err != nil {
+			o.recordDecision(st, err)
 			return nil, err
 		}
 		o.locate(ctx, st) // as if it had just come

@@ -122,6 +122,10 @@ func TestHold_RequestWaitsForServersFromZero(t *testing.T) {
 			t.Errorf("%+v", a)
 		}
 	}
+	remembered := c.get("/debug/decisions?here").body
+	if served := gjson.Get(remembered, `decisions.#(outcome=="served")#`).Array(); len(served) != 2 || gjson.Get(remembered, "decisions.#").Int() != 2 {
+		t.Errorf("of two requests that waited and were served is remembered: %s", remembered)
+	}
 }
 
 // The servers go before anything was decided about their model since the gateway started, which is every 15 s: it is
