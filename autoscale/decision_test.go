@@ -148,3 +148,33 @@ func TestScaler_RunWithoutItsRedis(t *testing.T) {
 	r.Restart()
 	eventually(t, "it goes on", func() bool { return goesOn() && s.current.Load().At.After(last) })
 }
+
+// A replica that may read plans and make none follows what another one decides, and does not say that its own decisions go on.
+func TestScaler_PlansThatCanBeReadEndNoStandstill(t *testing.T) {
+	r, fleet := redisserver.Start(t), newFleet(t)
+	r.Do("ACL", "SETUSER", "reader", "on", "nopass", "~*", "&*", "+@all", "-eval", "-evalsha")
+	client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{r.Addr()}, Username: "reader", Password: "any", MaxRetries: -1})
+	t.Cleanup(func() { _ = client.Close() })
+	var log testlog.Buffer
+	shared := NewShared(client, "test:", "reader")
+	s := NewScaler(testConfig(), fleet, demand.NewMeter(shared.Now), shared, slog.New(slog.NewTextHandler(&log, nil)))
+	s.cfg.Every = time.Second
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { s.Run(ctx) })
+	defer running.Wait()
+	defer stop()
+	eventually(t, "it says that it stands still", func() bool { return strings.Contains(log.String(), "stand still") })
+	other := sharing(t, r, "a", fleet, slog.New(slog.DiscardHandler))
+	for range 2 { // what is adopted of the second was read after the first was handled
+		before := s.current.Load().At
+		eventually(t, "it follows another replica", func() bool {
+			return other.step(t.Context(), true) == nil && s.current.Load().At.After(before)
+		})
+	}
+	if said := log.String(); strings.Contains(said, "go on") {
+		t.Errorf("it says that decisions go on, and they do not:\n%s", said)
+	}
+	r.Do("ACL", "SETUSER", "reader", "+eval", "+evalsha")
+	eventually(t, "it goes on", func() bool { return strings.Contains(log.String(), "go on") })
+}

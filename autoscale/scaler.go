@@ -119,7 +119,7 @@ func (s *Scaler) Run(ctx context.Context) {
 	defer tick.Stop()
 	changed, stop := s.fleet.StateChanges()
 	defer stop()
-	failing, next := false, s.planIfDecider
+	failing, next, decides := false, s.planIfDecider, true
 	for {
 		err := next(ctx)
 		if ctx.Err() != nil {
@@ -128,8 +128,8 @@ func (s *Scaler) Run(ctx context.Context) {
 		if err != nil && s.now().Sub(s.current.Load().At) > s.cfg.Planner.MaxAge {
 			s.drain(nil) // nothing goes by what is that old
 		}
-		if (err != nil) != failing {
-			failing = err != nil
+		if failed := err != nil; failed != failing && (failed || decides) { // that plans can be read is no proof that any can be made
+			failing = failed
 			if failing {
 				s.log.Warn("scaling decisions stand still: demand of other replicas is not known", "error", err.Error())
 			} else {
@@ -141,11 +141,11 @@ func (s *Scaler) Run(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				next = s.planIfDecider
+				next, decides = s.planIfDecider, true
 			case <-s.planNow:
-				next = s.planAtOnce
+				next, decides = s.planAtOnce, true
 			case <-s.decided:
-				next = s.follow
+				next, decides = s.follow, false
 			case <-changed:
 				s.seen.note(s.served(), s.current.Load().Models)
 			}

@@ -25,6 +25,7 @@ type Election struct {
 	lease   *election.RecordLease
 	replica string
 	log     *slog.Logger
+	failing bool // Redis did not answer last, and that was logged; Run's goroutine alone uses it
 
 	mu      sync.Mutex      // guards the rest
 	current election.Record // zero: no leader is known
@@ -59,8 +60,15 @@ func (e *Election) Run(ctx context.Context) {
 func (e *Election) ask(ctx context.Context) {
 	record, err := e.lease.Hold(ctx)
 	if err != nil {
-		e.log.Debug("cannot ask which replica leads", "error", err.Error())
+		if !e.failing && ctx.Err() == nil {
+			e.failing = true
+			e.log.Warn("cannot ask which replica leads: none is elected, and the last known one stays", "error", err.Error())
+		}
 		return
+	}
+	if e.failing {
+		e.failing = false
+		e.log.Info("the leader's election goes on")
 	}
 	e.set(record)
 }

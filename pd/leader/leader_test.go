@@ -398,6 +398,27 @@ func TestServer_RefusesWhoDoesNotKnowTheToken(t *testing.T) {
 	}
 }
 
+// A replica whose Redis refuses the election says so once, and once that the election goes on.
+func TestElection_OneThatCannotBeHeldIsLoggedOnce(t *testing.T) {
+	r := redisserver.Start(t)
+	var log testlog.Buffer
+	e := NewElection(r.Client(), "test:", "a", "127.0.0.1:1", slog.New(slog.NewTextHandler(&log, nil)))
+	r.Do("ACL", "SETUSER", "default", "-eval", "-evalsha")
+	for range 3 {
+		e.ask(t.Context())
+	}
+	if said := log.Take(); strings.Count(said, "level=WARN") != 1 || !strings.Contains(said, "cannot ask which replica leads") || !strings.Contains(said, "NOPERM") {
+		t.Errorf("of an election that is refused three times the log says %q", said)
+	}
+	r.Do("ACL", "SETUSER", "default", "+eval", "+evalsha")
+	for range 3 {
+		e.ask(t.Context())
+	}
+	if said := log.Take(); strings.Count(said, "election goes on") != 1 || !strings.Contains(said, "leader elected") {
+		t.Errorf("of one that is held again the log says %q", said)
+	}
+}
+
 func TestElection_AnEmptiedRedisFindsOneLeaderOfAHigherEpoch(t *testing.T) {
 	r := redisserver.Start(t)
 	log := slog.New(slog.DiscardHandler)
