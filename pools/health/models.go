@@ -7,6 +7,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"log/slog"
+	"slices"
 
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -101,6 +102,22 @@ func modelIDs(models []pools.Model) []string {
 		ids[i] = m.ID
 	}
 	return ids
+}
+
+// sameIDs reports whether two lists name the same models, in whatever order.
+func sameIDs(a, b []pools.Model) bool {
+	x, y := modelIDs(a), modelIDs(b)
+	if slices.Equal(x, y) {
+		return true
+	}
+	slices.Sort(x)
+	slices.Sort(y)
+	return slices.Equal(x, y)
+}
+
+// baseModels are those that are no adapters.
+func baseModels(models []pools.Model) []pools.Model {
+	return slices.DeleteFunc(slices.Clone(models), func(m pools.Model) bool { return m.Parent != "" })
 }
 
 // baseModel is the first model that is no adapter.

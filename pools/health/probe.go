@@ -108,12 +108,28 @@ func (p *prober) probe(ctx context.Context) (inTime bool) {
 	}
 	if !was.Up {
 		p.log.Info("server up", "role", p.server.Role.String(), "models", modelIDs(models))
+	} else {
+		p.logChange(was.Models, models)
 	}
 	p.saidUp = true
 	if load, ok := p.load.Scrape(ctx, p.read); ok {
 		p.server.ReportLoad(load)
 	}
 	return true
+}
+
+// logChange logs that a server that stayed up serves other models: another engine may have taken its address between
+// two probes. Adapters come and go by themselves.
+func (p *prober) logChange(was, models []pools.Model) {
+	if sameIDs(was, models) {
+		return
+	}
+	before, after := baseModels(was), baseModels(models)
+	if sameIDs(before, after) {
+		p.log.Debug("server's adapters changed", "models", modelIDs(models))
+		return
+	}
+	p.log.Info("server serves other models", "role", p.server.Role.String(), "models", modelIDs(after), "before", modelIDs(before))
 }
 
 // healthyInTime asks whether the server is well. Where its answer is late, what comes later is a sign of life

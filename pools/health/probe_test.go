@@ -2,15 +2,20 @@ package health
 
 import (
 	"fmt"
+	"io"
+	"log/slog"
 	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
 	"github.com/tandem-gateway/tandem/pools/load"
@@ -162,4 +167,55 @@ func TestProbes_OfGatewaysThatStartTogetherAreNotInStep(t *testing.T) {
 			t.Errorf("the gaps between probes vary by only %.2f of their mean", cv)
 		}
 	})
+}
+
+// A server that stays up and lists other base models has most likely been replaced between two probes: that is logged
+// once. Adapters, which come and go, are logged for who debugs.
+func TestProbe_OtherModelsOfAServerThatStaysUpAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &listing{models: `{"data":[{"id":"m"},{"id":"adapter","parent":"m"}]}`}
+		var log testlog.Buffer
+		f := pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler))
+		Watch(f, e, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+		defer f.Close()
+		if err := f.Apply([]pools.Spec{spec("http://10.0.0.1:8000", pools.Decode)}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		log.Take()
+		for _, step := range []struct{ models, want string }{
+			{`{"data":[{"id":"m"},{"id":"adapter","parent":"m"}]}`, ""},
+			{`{"data":[{"id":"adapter","parent":"m"},{"id":"m"}]}`, ""},
+			{`{"data":[{"id":"m"}]}`, `level=DEBUG msg="server's adapters changed"`},
+			{`{"data":[{"id":"other"}]}`, `level=INFO msg="server serves other models" server=10.0.0.1:8000 role=decode models=[other] before=[m]`},
+		} {
+			e.list(step.models)
+			time.Sleep(3 * pools.Default().ProbeInterval) // of synctest: two probes at least
+			if got := log.Take(); strings.Count(got, "\n") != min(1, len(step.want)) || !strings.Contains(got, step.want) {
+				t.Errorf("of %s the log says %q, want %q", step.models, got, step.want)
+			}
+		}
+	})
+}
+
+// listing is an engine that is well and lists models, without a socket.
+type listing struct {
+	mu     sync.Mutex // guards models
+	models string
+}
+
+func (e *listing) list(models string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.models = models
+}
+
+func (e *listing) RoundTrip(req *http.Request) (*http.Response, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	body := ""
+	if req.URL.Path == modelsPath {
+		body = e.models
+	}
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: req}, nil
 }
