@@ -75,7 +75,7 @@ func check(ctx context.Context, cfg config, out io.Writer) error {
 	return err
 }
 
-// askRedis reads a key of the prefix, as replicas do. Of a cluster or of Sentinels the first answers may be late.
+// askRedis tries what replicas do there. Of a cluster or of Sentinels the first answers may be late.
 func askRedis(ctx context.Context, cfg *RedisConfig) error {
 	if cfg.Alone() {
 		return nil
@@ -84,10 +84,10 @@ func askRedis(ctx context.Context, cfg *RedisConfig) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = client.Close() }() // nothing was written
+	defer func() { _ = client.Close() }() // what was written expires
 	for range 5 {
 		if err = client.Get(ctx, cfg.Prefix+"check").Err(); err == nil || errors.Is(err, redis.Nil) {
-			return nil
+			return tryRedis(ctx, client, cfg.Prefix)
 		}
 	}
 	return err

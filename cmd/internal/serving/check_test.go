@@ -55,6 +55,54 @@ func TestCheck_AsksRedis(t *testing.T) {
 	}
 }
 
+// A Redis that answers, and refuses what replicas need, is found as well, and what it refuses is named. The user of the
+// documentation is enough.
+func TestCheck_NamesWhatRedisRefuses(t *testing.T) {
+	t.Parallel()
+	up := startTestEngine(t, engine.RoleBoth, nil)
+	r := redisserver.Start(t)
+	password := passwordFile(t, "secret")
+	r.Do(documentedUser(t, "secret")...)
+	r.Do("ACL", "SETUSER", "mute", "on", ">secret", "~*", "&*", "+@all", "-publish")
+	r.Do("ACL", "SETUSER", "deaf", "on", ">secret", "~*", "resetchannels", "+@all")
+	r.Do("ACL", "SETUSER", "unscripted", "on", ">secret", "~*", "&*", "+@all", "-eval", "-evalsha")
+	r.Do("ACL", "SETUSER", "elsewhere", "on", ">secret", "~other:*", "%R~*", "&*", "+@all")
+	follower := redisserver.Start(t, "--replicaof", "127.0.0.1 1")
+	for _, x := range []struct {
+		server *redisserver.Server
+		user   string
+		want   []string
+	}{
+		{r, "tandem", nil},
+		{r, "mute", []string{"messages cannot be sent and received (PUBLISH, SUBSCRIBE): NOPERM"}},
+		{r, "deaf", []string{"messages cannot be sent and received (PUBLISH, SUBSCRIBE): NOPERM"}},
+		{r, "unscripted", []string{"a script cannot be run (EVAL): NOPERM"}},
+		{r, "elsewhere", []string{"a key cannot be set: NOPERM", "(EVAL)", "(MULTI, hashes)", "(sorted sets)", "(streams)"}},
+		{follower, "", []string{"a key cannot be set: READONLY", "a script cannot be run (EVAL)"}},
+	} {
+		fault, printed := checked(t, func(cfg *config) {
+			cfg.servers[2].add(serverEntry{URL: up.URL()})
+			cfg.redis.addrs = []string{x.server.Addr()}
+			if cfg.redis.user = x.user; x.user != "" {
+				cfg.redis.passwordFile = password
+			}
+		})
+		if (fault == "") != (x.want == nil) {
+			t.Errorf("%q: %q\n%s", x.user, fault, printed)
+		}
+		for _, want := range x.want {
+			if !strings.Contains(fault, want) {
+				t.Errorf("%q: %q does not say %q", x.user, fault, want)
+			}
+		}
+	}
+	for _, key := range r.Client().Keys(t.Context(), "*").Val() {
+		if r.Client().TTL(t.Context(), key).Val() == -1 {
+			t.Errorf("%s never expires", key)
+		}
+	}
+}
+
 // checked is what check says of a configuration, by exit and by print.
 func checked(t *testing.T, change func(*config)) (fault, printed string) {
 	t.Helper()
