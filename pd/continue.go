@@ -31,7 +31,9 @@ func (o *Orchestrator) continuesStreamOf(st *requestState) bool {
 // bury the rest under its streams. Where only the end of the stream is missing, that is
 // what comes back.
 func (o *Orchestrator) continueStream(ctx context.Context, st *requestState, broken *BrokenStreamError) (next *Stream, ending []byte, err error) {
-	st.bindings[len(st.bindings)-1].span.Fail("broken_stream", broken.Status, broken) // its stream ends when another one has begun
+	last := st.bindings[len(st.bindings)-1]
+	last.span.Fail("broken_stream", broken.Status, broken) // its stream ends when another one has begun
+	last.choice.Outcome = broken.Error()
 	killed := o.markDownIfStreamKilled(ctx, st.servedBy, broken)
 	if killed && o.recordDeath(st.client.Fingerprint(), st.req.ID, st.diedDecoding(st.servedBy)) {
 		o.Metrics.continuations.WithLabelValues("refused").Inc()

@@ -418,8 +418,9 @@ func (o *Orchestrator) recordDecision(st *requestState, err error) {
 		}
 	}
 	st.span.RecordAttempts(len(st.earlier)+len(st.bindings), st.continuations)
-	st.decision = o.Decisions.Add(decision.Record{
+	record := decision.Record{
 		RequestID: st.client.ID, Model: st.client.Model, API: st.client.Dialect.Name, At: st.arrived,
 		Choices: st.choices(), Outcome: outcome, Ended: err != nil || !st.client.Stream && !st.client.proxied,
-	})
+	}
+	st.decision = o.Decisions.Replace(st.decision, record) // a continuation has that of its request
 }

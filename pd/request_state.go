@@ -59,7 +59,7 @@ type requestState struct {
 func (st *requestState) continuation(rest *Request) *requestState {
 	broken := st.bindings[len(st.bindings)-1]
 	next := &requestState{
-		client: st.client, req: rest, form: st.form, arrived: st.arrived, span: st.span, earlier: st.choices(), transcript: st.transcript, continuations: st.continuations + 1,
+		client: st.client, req: rest, form: st.form, arrived: st.arrived, span: st.span, earlier: st.choices(), transcript: st.transcript, continuations: st.continuations + 1, decision: st.decision,
 		bind: bindRequest{req: rest, base: st.bind.base, arrived: st.arrived, continues: true},
 	}
 	next.bind.cause = spans.CauseOf(spans.Continuation, broken.span.Context(), string(DecodeLeg), st.servedBy, "broken_stream")

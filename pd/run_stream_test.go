@@ -57,6 +57,10 @@ func TestStream_ABrokenStreamIsContinued(t *testing.T) {
 					t.Errorf("%s %s: continued %v times of %v", d.Name, kind, n, f.metric("tandem_continuations_total"))
 				}
 				f.wantMetrics(map[string]float64{"tandem_streams_broken_total": n, "tandem_ttft_seconds": 1, "tandem_wait_seconds": 1})
+				kept := f.Decisions.Newest(9)
+				if len(kept) != 1 || len(kept[0].Choices) != int(n)+1 || kept[0].Choices[0].Outcome == "" || kept[0].Choices[int(n)].Outcome != "" || kept[0].Outcome != "served" {
+					t.Errorf("%s %s, continued %v times: of one request is remembered %+v", d.Name, kind, n, kept)
+				}
 				if u := got.Stream.Usage(); u != (api.Usage{}) {
 					t.Errorf("of which leg is the usage %+v?", u)
 				}
@@ -100,6 +104,9 @@ func TestStream_WhatCannotBeContinuedBreaks(t *testing.T) {
 		}
 		if !strings.HasPrefix(want, got.text) || got.text == "" {
 			t.Errorf("%s: %q of %q", name, got.text, want)
+		}
+		if kept := f.Decisions.Newest(9); len(kept) != 1 || len(kept[0].Choices) != c.times+1 {
+			t.Errorf("%s: of one request is remembered %+v", name, kept)
 		}
 		if _, err := got.Stream.Next(); !errors.As(err, &broken) {
 			t.Errorf("%s: after its end: %v", name, err)

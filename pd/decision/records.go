@@ -64,6 +64,24 @@ func (d *Records) Add(decision Record) Number {
 	return number
 }
 
+// Replace is Add of what is known of a request now, in place of what was remembered by a number, as where its stream was
+// continued: it is one request. It returns the number that it has, another one where that is forgotten.
+func (d *Records) Replace(number Number, decision Record) Number {
+	d.mu.Lock()
+	if number < d.first || number >= d.first+Number(len(d.kept)) {
+		d.mu.Unlock()
+		return d.Add(decision)
+	}
+	defer d.mu.Unlock()
+	if decision.Ended {
+		d.settleLocked(number, decision)
+	} else {
+		d.keepWholeLocked(number, decision)
+	}
+	d.boundLocked()
+	return number
+}
+
 // boundLocked cuts the oldest and forgets them, until the rest is no more than it may be.
 func (d *Records) boundLocked() {
 	for last := len(d.kept) - 1; d.used > d.most && d.cut < last; d.cut++ {

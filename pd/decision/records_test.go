@@ -202,3 +202,29 @@ func TestRecord_Result(t *testing.T) {
 		}
 	}
 }
+
+// What is known of a request now takes the place of what was remembered of it, whether either is packed; what was
+// forgotten is remembered anew.
+func TestRecords_Replace(t *testing.T) {
+	d := NewRecords(time.Hour, 1<<20)
+	for _, ended := range []bool{true, false} {
+		first := d.Add(Record{RequestID: "a", At: time.Now(), Choices: []Choice{{}}, Ended: ended})
+		other := d.Add(Record{RequestID: "b", At: time.Now()})
+		for _, again := range []bool{false, true} {
+			if n := d.Replace(first, Record{RequestID: "a", At: time.Now(), Choices: []Choice{{Outcome: "broke"}, {}}, Outcome: Served, Ended: again}); n != first {
+				t.Errorf("it has another number, %d", n)
+			}
+			d.Complete(first, 1, Measured{Prefill: time.Second}, "")
+			got, _ := d.Find("a")
+			if len(got.Choices) != 2 || got.Choices[0].Outcome != "broke" || got.Choices[1].Measured.Prefill != time.Second || got.Outcome != Served {
+				t.Errorf("it was packed %v, and is now %v: %+v", ended, again, got)
+			}
+		}
+		if n := d.Replace(other+100, Record{RequestID: "c", At: time.Now()}); n != other+1 {
+			t.Errorf("a forgotten one has the number %d", n)
+		}
+	}
+	if all := d.Newest(9); len(all) != 6 {
+		t.Errorf("%d are remembered", len(all))
+	}
+}
