@@ -156,6 +156,50 @@ func TestChart_LeaderOnlyLetsTheLeaderLeave(t *testing.T) {
 	}
 }
 
+// podTemplate is the pod template of a Deployment, by its name.
+func podTemplate(t *testing.T, manifests, name string) string {
+	t.Helper()
+	for manifest := range strings.SplitSeq(manifests, "\n---\n") {
+		_, template, _ := strings.Cut(manifest, "\n  template:\n")
+		if strings.Contains(manifest, "kind: Deployment\nmetadata:\n  name: "+name+"\n") && template != "" {
+			return template
+		}
+	}
+	t.Fatalf("no Deployment %s in\n%s", name, manifests)
+	return ""
+}
+
+// An upgrade replaces the pods of what they read only when they start, and no pod for what is read again
+// while it runs: the servers of the configuration. The passwords that the chart draws anew where it sees no
+// cluster replace none either.
+func TestChart_PodsAreReplacedForWhatTheyReadAtTheirStart(t *testing.T) {
+	const before = "config.max-wait=30s,config.prefill={http://a:8000},config.decode={http://b:8000},config.both={http://c:8000}"
+	for _, c := range []struct {
+		deployment, set string
+		replaced        bool
+	}{
+		{"tandem", "config.max-wait=60s", true},
+		{"tandem", "config.max-waiting=7", true},
+		{"tandem", "config.prefill={http://a:8000,http://d:8000}", false},
+		{"tandem", "config.decode={http://d:8000}", false},
+		{"tandem", "config.both={http://d:8000}", false},
+		{"tandem", "replicas=3", false},
+		{"tandem-redis", "redis.prefix=fleet:", true},
+		{"tandem-redis", "redis.user=other", true},
+		{"tandem-redis", "config.max-wait=60s", false},
+	} {
+		old := podTemplate(t, rendered(t, "default", "tandem", "--set", before), c.deployment)
+		next := podTemplate(t, rendered(t, "default", "tandem", "--set", before, "--set", c.set), c.deployment)
+		if replaced := old != next; replaced != c.replaced {
+			t.Errorf("--set %s replaces pods of %s: %v, want %v", c.set, c.deployment, replaced, c.replaced)
+		}
+	}
+	text := rendered(t, "default", "tandem", "--set", "config.max-wait=60s,podAnnotations.team=a")
+	if pod := podTemplate(t, text, "tandem"); !strings.Contains(pod, "        team: a\n") || !strings.Contains(pod, "        checksum/config: ") {
+		t.Errorf("the pods do not have both the annotations that are set and the checksum:\n%s", pod)
+	}
+}
+
 // gatewayArgs are the arguments of the gateway's container.
 func gatewayArgs(t *testing.T, manifests string) (args []string) {
 	t.Helper()

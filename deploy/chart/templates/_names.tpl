@@ -32,6 +32,11 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- if or .Values.redis.deploy .Values.redis.addresses }}yes{{ end }}
 {{- end }}
 
+{{/* What the gateway's user of Redis may do. */}}
+{{- define "tandem.redisRights" -}}
+resetchannels ~{{ .Values.redis.prefix }}* &{{ .Values.redis.prefix }}* -@all +ping +hello +select +client|setname +publish +subscribe +get +set +del +exists +expire +pexpire +pttl +getrange +lpush +rpush +lrange +ltrim +sadd +srem +srandmember +zadd +zrange +zrem +hset +hget +hmget +hgetall +hdel +time +xadd +xread +eval +evalsha +multi +exec +command +cluster|slots
+{{- end }}
+
 {{/* A ClusterRole and its binding have no namespace: their names say whose they are. */}}
 {{- define "tandem.clusterName" -}}
 {{ include "tandem.name" . }}-{{ .Release.Namespace }}
