@@ -149,7 +149,7 @@ func metricsDoc() string {
 	fleet := pools.NewFleet(pools.Default(), slog.New(slog.DiscardHandler))
 	queue := queue.New(queue.Default())
 	var recorded recorder
-	recorded.MustRegister(version.Collector(), version.TargetInfo(""), fleet.Collector(), replicas.NewExchange(fleet, nil, "", "", nil), &kube.Cluster{}, keda.NewPublishedTargets(0),
+	recorded.MustRegister(version.Collector(), version.TargetInfo(""), fleet.Collector(), serving.NewFileReloads(), replicas.NewExchange(fleet, nil, "", "", nil), &kube.Cluster{}, keda.NewPublishedTargets(0),
 		autoscale.NewScaler(autoscale.DefaultConfig(), fleet, demand.NewMeter(time.Now), nil, nil))
 	pd.NewMetrics(&recorded, histogram.Config{}, queue, retry.NewQuarantine())
 	recorded.MustRegister(pd.LostShares(new(ghost.Memories)))

@@ -13,6 +13,7 @@ import (
 // are broken, as between the writing of one and of the other, the old one stays.
 type certificate struct {
 	port, certFile, keyFile string
+	onRead                  func(error)
 	log                     *slog.Logger
 
 	mu   sync.Mutex // guards what follows
@@ -34,12 +35,16 @@ func stampOf(file string) (s fileStamp) {
 }
 
 // newCertificate reads the files of a port's certificate.
-func newCertificate(port, certFile, keyFile string, log *slog.Logger) (*certificate, error) {
-	c := &certificate{port: port, certFile: certFile, keyFile: keyFile, log: log}
-	c.read = [2]fileStamp{stampOf(certFile), stampOf(keyFile)} // before, so that no change is missed
-	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+func newCertificate(cfg *Config, log *slog.Logger) (*certificate, error) {
+	c := &certificate{port: cfg.Port, certFile: cfg.Cert, keyFile: cfg.Key, onRead: cfg.OnRead, log: log}
+	if c.onRead == nil {
+		c.onRead = func(error) {}
+	}
+	c.read = [2]fileStamp{stampOf(c.certFile), stampOf(c.keyFile)} // before, so that no change is missed
+	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	c.onRead(err)
 	if err != nil {
-		return nil, fmt.Errorf("%s-cert: %w", port, err)
+		return nil, fmt.Errorf("%s-cert: %w", c.port, err)
 	}
 	c.pair = &pair
 	return c, nil
@@ -55,6 +60,7 @@ func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	}
 	c.read = now
 	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	c.onRead(err)
 	if err != nil {
 		c.log.Error("a certificate is broken, the old one stays", "port", c.port, "error", err.Error())
 		return c.pair, nil

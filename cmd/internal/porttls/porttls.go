@@ -26,6 +26,8 @@ type Config struct {
 	Cert     string // file; empty: plain text
 	Key      string // file
 	ClientCA string // file; empty: no certificate is asked for
+	// OnRead receives what each reading of the certificate came to, nil where it is in use; it must not block. nil: nobody asks.
+	OnRead func(error)
 }
 
 // Bind names the settings of a port that certain clients may use.
@@ -58,7 +60,7 @@ func (c *Config) Server(demand tls.ClientAuthType, log *slog.Logger) (*tls.Confi
 	if c.Cert == "" {
 		return nil, nil
 	}
-	own, err := newCertificate(c.Port, c.Cert, c.Key, log)
+	own, err := newCertificate(c, log)
 	if err != nil {
 		return nil, err
 	}

@@ -315,6 +315,56 @@ func TestConfig_ReloadTakesServersOverAndABrokenFileChangesNothing(t *testing.T)
 	eventually(t, "SIGHUP reloads", func() bool { return strings.Count(log.String(), "configuration reloaded") > before })
 }
 
+// Metrics say whether the gateway runs with what its files say, since when, and how many settings wait for a restart.
+func TestReload_MetricsSayWhetherTheFilesAreInUse(t *testing.T) {
+	a, dir := startTestEngine(t, engine.RoleBoth, nil), t.TempDir()
+	keys, path := filepath.Join(dir, "keys.yaml"), filepath.Join(dir, "tandem.yaml")
+	keysFile(t, keys, "sk-ada tenant=ada")
+	file := "both: " + a.URL() + "\nkeys-file: " + keys + "\n"
+	writeConfig(t, path, file)
+	c := newCluster(t, shape{config: func(cfg *config) {
+		cfg.servers[2].add(serverEntry{URL: a.URL()})
+		cfg.access.keysFile = keys
+	}})
+	stop, err := c.node.followConfig(t.Context(), path, contentHash(path), pflag.NewFlagSet("", pflag.ContinueOnError))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	stopKeys, err := c.node.follow(t.Context(), "keys", keys, contentHash(keys), c.node.reloadKeys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopKeys()
+	successful := func(file string) float64 { return c.metric("tandem_file_reload_successful", `file="`+file+`"`) }
+	at := func() float64 {
+		return c.metric("tandem_file_reload_success_timestamp_seconds", `file="configuration"`)
+	}
+	if successful("configuration") != 1 || successful("keys") != 1 {
+		t.Fatalf("configuration %v, keys %v at the start", successful("configuration"), successful("keys"))
+	}
+	first := at()
+	if age := time.Since(time.UnixMilli(int64(1000 * first))); age < -time.Second || age > time.Minute {
+		t.Errorf("the configuration was read %v ago", age)
+	}
+	writeConfig(t, path, "both: [\n")
+	eventually(t, "metrics say that the configuration is broken", func() bool { return successful("configuration") == 0 })
+	if at() != first || successful("keys") != 1 {
+		t.Errorf("a broken configuration was in use at %v, after %v; keys: %v", at(), first, successful("keys"))
+	}
+	writeConfig(t, path, file+"max-retries: 7\nmax-wait: 47s\n")
+	eventually(t, "the configuration is in use", func() bool { return successful("configuration") == 1 && at() > first })
+	changed := c.metric("tandem_settings_need_restart")
+	writeConfig(t, path, file)
+	// The gateway of a test has settings that its file does not have.
+	eventually(t, "two settings fewer wait for a restart", func() bool { return c.metric("tandem_settings_need_restart") == changed-2 })
+	writeConfig(t, keys, "keys: [sk-bob]")
+	eventually(t, "metrics say that the keys are broken", func() bool { return successful("keys") == 0 })
+	if successful("configuration") != 1 {
+		t.Error("broken keys count as a broken configuration")
+	}
+}
+
 // The log of a reload names the servers that came, went or changed, and which settings of them did.
 func TestConfig_ReloadSaysWhatChanged(t *testing.T) {
 	a, b, d := startTestEngine(t, engine.RoleBoth, nil), startTestEngine(t, engine.RoleBoth, nil), startTestEngine(t, engine.RoleBoth, nil)

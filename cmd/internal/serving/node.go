@@ -62,6 +62,7 @@ type Node struct {
 	instance     string       // names this process among all gateways
 	peers        *peers.Asker // the admin ports of the others
 	tracing      *sdktrace.TracerProvider
+	reloads      *FileReloads
 }
 
 // New wires a gateway with settings, by the names of their flags, and servers, and binds its
@@ -76,7 +77,9 @@ func New(ctx context.Context, settings map[string]string, servers []discovery.En
 
 // newNode wires a gateway and binds its ports.
 func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err error) {
-	n = &Node{cfg: cfg, log: log, instance: cfg.redis.replicaName()}
+	n = &Node{log: log, instance: cfg.redis.replicaName(), reloads: NewFileReloads()}
+	n.reloads.watchCertificates(&cfg)
+	n.cfg = cfg
 	defer func() {
 		if err != nil {
 			n, err = nil, errors.Join(err, n.sharing.decider.Close(), n.ports.close())
@@ -101,7 +104,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err er
 	n.fleet = pools.NewFleet(watching, log)
 	n.discovery.sources = discovery.NewSources(n.fleet, log)
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), version.Collector(), version.TargetInfo(n.instance), n.fleet.Collector())
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), version.Collector(), version.TargetInfo(n.instance), n.fleet.Collector(), n.reloads)
 	if err = n.joinReplicas(reg); err != nil {
 		return n, err
 	}

@@ -28,11 +28,14 @@ func (n *Node) follow(ctx context.Context, what, file string, loaded []byte, aga
 		cancel()
 		return nil, err
 	}
+	n.reloads.record(what, nil) // it was read at the start
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for range changes {
-			if err := again(); err != nil {
+			err := again()
+			n.reloads.record(what, err)
+			if err != nil {
 				n.log.Error("a file is broken, the old one stays", "file", what, "error", err.Error())
 			}
 		}
@@ -49,7 +52,9 @@ func (n *Node) reload(next config) error {
 		return err
 	}
 	n.discovery.dns.SetNames(next.names())
-	if names := restartNeeded(n.cfg, next); len(names) > 0 {
+	names := restartNeeded(n.cfg, next)
+	n.reloads.waitForRestart.Set(float64(len(names)))
+	if len(names) > 0 {
 		n.log.Warn("settings changed that need a restart", "settings", names)
 	}
 	listed := next.listed()

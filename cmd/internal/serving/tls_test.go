@@ -156,6 +156,9 @@ func TestTLS_TheCertificateIsReadAgain(t *testing.T) {
 		return string(conn.(*tls.Conn).ConnectionState().PeerCertificates[0].Raw)
 	}
 	old := serial()
+	if got := c.metric("tandem_file_reload_successful", `file="tls-cert"`); got != 1 {
+		t.Errorf("metrics say %v of the first certificate, want 1", got)
+	}
 	replace := func(to, from string) {
 		text, err := os.ReadFile(from)
 		if err != nil {
@@ -169,9 +172,15 @@ func TestTLS_TheCertificateIsReadAgain(t *testing.T) {
 	if got := serial(); got != old {
 		t.Errorf("with the key of the old one: %.100q", got)
 	}
+	if got := c.metric("tandem_file_reload_successful", `file="tls-cert"`); got != 0 {
+		t.Errorf("metrics say %v of a certificate with another one's key, want 0", got)
+	}
 	replace(files.Key, fresh.Key)
 	if got := serial(); got == old || len(got) < 100 {
 		t.Errorf("still the old one, or %.100q", got)
+	}
+	if got := c.metric("tandem_file_reload_successful", `file="tls-cert"`); got != 1 {
+		t.Errorf("metrics say %v of the new certificate, want 1", got)
 	}
 	_ = kept.SetDeadline(time.Now().Add(30 * time.Second))
 	buf := make([]byte, 12)

@@ -1,0 +1,69 @@
+package serving
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
+)
+
+// FileReloads is, for Prometheus, whether this gateway runs with what its files say. A file has series once it was read.
+type FileReloads struct {
+	successful     *prometheus.GaugeVec
+	succeededAt    *prometheus.GaugeVec
+	waitForRestart prometheus.Gauge
+}
+
+// NewFileReloads returns that of no file.
+func NewFileReloads() *FileReloads {
+	return &FileReloads{
+		successful: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "tandem_file_reload_successful",
+			Help: "1 if the file could be used when it was last read, 0 if it is broken and what was read before stays, by file: configuration, keys, and the settings that name certificates (tls-cert, admin-cert, picker-cert, scaler-cert, decider-cert).",
+		}, []string{"file"}),
+		succeededAt: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "tandem_file_reload_success_timestamp_seconds", Help: "When the file was last read and could be used, in Unix time, by file as tandem_file_reload_successful.",
+		}, []string{"file"}),
+		waitForRestart: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "tandem_settings_need_restart",
+			Help: "Settings of the configuration file that differ from those in use and take effect at the next start; of the file as it could last be used. The log names them.",
+		}),
+	}
+}
+
+func (r *FileReloads) collectors() []prometheus.Collector {
+	return []prometheus.Collector{r.successful, r.succeededAt, r.waitForRestart}
+}
+
+// Describe implements prometheus.Collector.
+func (r *FileReloads) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range r.collectors() {
+		c.Describe(ch)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (r *FileReloads) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range r.collectors() {
+		c.Collect(ch)
+	}
+}
+
+// record takes what reading a file came to, nil where it could be used.
+func (r *FileReloads) record(file string, err error) {
+	if err != nil {
+		r.successful.WithLabelValues(file).Set(0)
+		return
+	}
+	r.successful.WithLabelValues(file).Set(1)
+	r.succeededAt.WithLabelValues(file).SetToCurrentTime()
+}
+
+// watchCertificates records what becomes of the certificates of all ports.
+func (r *FileReloads) watchCertificates(cfg *config) {
+	for file, port := range map[string]*porttls.Config{
+		"tls-cert": &cfg.ports.clientTLS, "admin-cert": &cfg.ports.adminTLS, "picker-cert": &cfg.ports.pickerTLS,
+		"scaler-cert": &cfg.scaling.keda.tls, "decider-cert": &cfg.decider.tls,
+	} {
+		port.OnRead = func(err error) { r.record(file, err) }
+	}
+}
