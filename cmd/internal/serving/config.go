@@ -158,6 +158,9 @@ func (c *config) validate() error {
 	); err != nil {
 		return err
 	}
+	if err := c.validatePorts(); err != nil {
+		return err
+	}
 	if c.discovery.registry && c.redis.Alone() {
 		return errors.New("registry needs redis: that is where servers register themselves")
 	}

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -81,6 +84,49 @@ func (c *portsConfig) validate() error {
 		return errors.New("picker-plain and picker-cert exclude each other")
 	}
 	return errors.Join(c.clientTLS.Validate(), c.adminTLS.Validate(), c.pickerTLS.Validate(), c.picking.Validate())
+}
+
+// validatePorts reports two settings that would bind one port: the second of them would fail when the first is bound.
+func (c *config) validatePorts() error {
+	type setting struct{ name, address, host, port string }
+	var bound []setting
+	for _, s := range []setting{
+		{name: "listen", address: c.ports.listen}, {name: "admin", address: c.ports.admin}, {name: "picker", address: c.ports.picker},
+		{name: "orca-listen", address: c.ports.orca}, {name: "scaler", address: c.scaling.keda.listen}, {name: "decider-listen", address: c.decider.listen},
+	} {
+		var err error
+		if s.host, s.port, err = net.SplitHostPort(s.address); err != nil {
+			continue // it is not set
+		}
+		number, err := net.LookupPort("tcp", s.port)
+		if err != nil || number == 0 {
+			continue // any port that is free
+		}
+		s.port = strconv.Itoa(number)
+		for _, other := range bound {
+			if s.port == other.port && hostsOverlap(s.host, other.host) {
+				return fmt.Errorf("%s %s and %s %s are one port: give each its own", other.name, other.address, s.name, s.address)
+			}
+		}
+		bound = append(bound, s)
+	}
+	return nil
+}
+
+// hostsOverlap reports whether a port cannot be bound at both hosts: they are the same, or one stands for all addresses.
+// Names are not looked up.
+func hostsOverlap(a, b string) bool {
+	if strings.EqualFold(a, b) || a == "" || b == "" {
+		return true
+	}
+	one, _ := netip.ParseAddr(a) // of a name: not valid
+	other, _ := netip.ParseAddr(b)
+	return one == other && one.IsValid() || listensForAll(one, other) || listensForAll(other, one)
+}
+
+// listensForAll reports whether wildcard stands for all addresses, and so for host. 0.0.0.0 stands for those of IPv4.
+func listensForAll(wildcard, host netip.Addr) bool {
+	return wildcard.IsValid() && wildcard.IsUnspecified() && (wildcard.Is6() || !host.Is6())
 }
 
 // checkListen says what is wrong with an address to listen at, before it is bound.

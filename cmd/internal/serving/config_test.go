@@ -263,6 +263,34 @@ func TestConfig_PortsToListenAtAreInTheirRange(t *testing.T) {
 	}
 }
 
+// Two settings that would bind one port are a mistake of the configuration, found before anything is bound.
+func TestConfig_TwoSettingsDoNotShareAPort(t *testing.T) {
+	const redis = "--redis=127.0.0.1:6379"
+	for _, x := range []struct {
+		args  []string
+		wrong string
+	}{
+		{[]string{"--admin=127.0.0.1:7001", "--scaler=127.0.0.1:7001"}, "admin 127.0.0.1:7001 and scaler 127.0.0.1:7001 are one port"},
+		{[]string{"--admin=127.0.0.1:7001", "--scaler=:7001"}, "admin 127.0.0.1:7001 and scaler :7001 are one port"},
+		{[]string{"--listen=0.0.0.0:7001", "--admin=127.0.0.1:7001"}, "listen 0.0.0.0:7001 and admin 127.0.0.1:7001 are one port"},
+		{[]string{"--listen=[::]:7001", "--admin=10.0.0.1:7001"}, "listen [::]:7001 and admin 10.0.0.1:7001 are one port"},
+		{[]string{"--listen=localhost:7001", "--admin=LOCALHOST:7001"}, "listen localhost:7001 and admin LOCALHOST:7001 are one port"},
+		{[]string{"--listen=:http", "--admin=:80"}, "listen :http and admin :80 are one port"},
+		{[]string{"--picker=:8080"}, "listen :8080 and picker :8080 are one port"},
+		{[]string{"--picker=:7001", "--orca-listen=:7001"}, "picker :7001 and orca-listen :7001 are one port"},
+		{[]string{"--scaler=:7001", "--decider-listen=:7001", redis}, "scaler :7001 and decider-listen :7001 are one port"},
+		{[]string{"--admin=127.0.0.1:0", "--scaler=127.0.0.1:0", "--listen=:0"}, ""},
+		{[]string{"--admin=127.0.0.1:7001", "--scaler=127.0.0.2:7001"}, ""},
+		{[]string{"--admin=127.0.0.1:7001", "--scaler=127.0.0.1:7002"}, ""},
+		{[]string{"--admin=0.0.0.0:7001", "--scaler=[::1]:7001"}, ""}, // an IPv4 wildcard takes no IPv6 address
+	} {
+		_, err := configOf(t, "decode: http://a:1\n", x.args...)
+		if (err == nil) != (x.wrong == "") || err != nil && !strings.Contains(err.Error(), x.wrong) {
+			t.Errorf("%v: %v, want %q", x.args, err, x.wrong)
+		}
+	}
+}
+
 func FuzzConfigFile(f *testing.F) {
 	f.Add([]byte(goodConfig))
 	f.Add([]byte("decode:\n- {url: http://a:1, rank: -1}\n---\nboth: x\n"))
