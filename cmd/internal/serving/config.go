@@ -161,11 +161,33 @@ func (c *config) validate() error {
 	if err := c.validatePorts(); err != nil {
 		return err
 	}
-	if c.discovery.registry && c.redis.Alone() {
-		return errors.New("registry needs redis: that is where servers register themselves")
+	if err := c.validateNeeds(); err != nil {
+		return err
 	}
 	if c.cost.Rule != cost.Joint && c.pd.binding != pd.OnArrival {
 		return fmt.Errorf("policy %s needs binding arrival", c.cost.Rule)
+	}
+	return nil
+}
+
+// validateNeeds reports a setting that would do nothing, since it needs another one that is not set.
+func (c *config) validateNeeds() error {
+	for _, x := range []struct {
+		set, has bool
+		wrong    string
+	}{
+		{c.discovery.registry, !c.redis.Alone(), "registry needs redis: that is where servers register themselves"},
+		{c.ports.pickerLeaderOnly, c.ports.picker != "", "picker-leader-only needs picker"},
+		{c.ports.pickerLeaderOnly, !c.redis.Alone(), "picker-leader-only needs redis: replicas elect the leader there, and without it all of them pick"},
+		{c.ports.pickerPlain, c.ports.picker != "", "picker-plain needs picker"},
+		{c.ports.pickerTLS.Cert != "", c.ports.picker != "", "picker-cert needs picker"},
+		{c.decider.listen != "", !c.redis.Alone(), "decider-listen needs redis: replicas find the one that decides there"},
+		{c.decider.tls.Cert != "", !c.redis.Alone(), "decider-cert needs redis: replicas find the one that decides there"},
+		{c.scaling.ScaleIn, c.discovery.kube.Enabled(), "scale-victims needs kubernetes-pods, kubernetes-services or inference-pools: the servers that go are marked on their pods"},
+	} {
+		if x.set && !x.has {
+			return errors.New(x.wrong)
+		}
 	}
 	return nil
 }

@@ -77,9 +77,6 @@ func (c *portsConfig) validate() error {
 			return fmt.Errorf("%s %q: %w", at.setting, at.address, err)
 		}
 	}
-	if c.pickerLeaderOnly && c.picker == "" {
-		return errors.New("picker-leader-only needs picker")
-	}
 	if c.pickerPlain && c.pickerTLS.Cert != "" {
 		return errors.New("picker-plain and picker-cert exclude each other")
 	}

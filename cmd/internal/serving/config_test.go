@@ -291,6 +291,35 @@ func TestConfig_TwoSettingsDoNotShareAPort(t *testing.T) {
 	}
 }
 
+// A setting that does nothing without another one is refused, as a registry without Redis is.
+func TestConfig_SettingsThatNeedOthersAreRefusedWithoutThem(t *testing.T) {
+	const redis, picker = "--redis=127.0.0.1:6379", "--picker=:9002"
+	for _, x := range []struct {
+		args  []string
+		wrong string
+	}{
+		{[]string{"--registry"}, "registry needs redis"},
+		{[]string{picker, "--picker-leader-only"}, "picker-leader-only needs redis"},
+		{[]string{"--picker-leader-only", redis}, "picker-leader-only needs picker"},
+		{[]string{picker, "--picker-leader-only", redis}, ""},
+		{[]string{"--picker-plain"}, "picker-plain needs picker"},
+		{[]string{picker, "--picker-plain"}, ""},
+		{[]string{"--picker-cert=a", "--picker-key=b"}, "picker-cert needs picker"},
+		{[]string{"--decider-listen=:7001"}, "decider-listen needs redis"},
+		{[]string{"--decider-cert=a", "--decider-key=b", "--decider-client-ca=c"}, "decider-cert needs redis"},
+		{[]string{"--decider-listen=:7001", redis}, ""},
+		{[]string{"--decider-cert=a", "--decider-key=b", "--decider-client-ca=c", redis}, ""},
+		{[]string{"--scale-victims"}, "scale-victims needs kubernetes-pods"},
+		{[]string{"--scale-victims", "--kubernetes-pods=tandem/role"}, ""},
+		{[]string{"--scale-victims", "--inference-pools=pool"}, ""},
+	} {
+		_, err := configOf(t, "decode: http://a:1\n", x.args...)
+		if (err == nil) != (x.wrong == "") || err != nil && !strings.Contains(err.Error(), x.wrong) {
+			t.Errorf("%v: %v, want %q", x.args, err, x.wrong)
+		}
+	}
+}
+
 func FuzzConfigFile(f *testing.F) {
 	f.Add([]byte(goodConfig))
 	f.Add([]byte("decode:\n- {url: http://a:1, rank: -1}\n---\nboth: x\n"))
