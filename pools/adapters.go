@@ -43,6 +43,9 @@ func (c AdapterConfig) Validate() error {
 		if slices.ContainsFunc(c.Directory[:i], func(o Adapter) bool { return o.Name == a.Name }) {
 			return fmt.Errorf("adapter %s is named twice", a.Name)
 		}
+		if a.Name == a.Base {
+			return fmt.Errorf("adapter %s has the name of its base model: requests for that name get the model; give the adapter another name", a.Name)
+		}
 	}
 	if c.PerServer < 0 || c.Idle < 0 || c.Timeout <= 0 {
 		return fmt.Errorf("adapters-per-server and adapter-idle must not be negative, adapter-timeout must be positive")

@@ -334,6 +334,8 @@ func TestCheck_NamesModelsThatNoServerHas(t *testing.T) {
 			cfg.gateway.aliases, cfg.pools.adapters = []string{"chat=ada"}, []string{"ada=/ada"}
 		}, "", ""},
 		{"an adapter of a model that is there, or of any", func(cfg *config) { cfg.pools.adapters = []string{"law@test-model=/law", "ada=/ada"} }, "", ""},
+		{"an adapter with the name of a model", func(cfg *config) { cfg.pools.adapters = []string{"test-model=/law"} },
+			"adapter test-model: servers have a model of that name, which would never be asked for the adapter; give the adapter another name", ""},
 		{"an adapter", func(cfg *config) { cfg.pools.adapters = []string{"law@test-modle=/law"} },
 			"adapter law: no server has the model test-modle; there are ", ""},
 		{"a way to tokens", func(cfg *config) { cfg.kv.modes = []string{"engine", "nope=learned", "test-model=engine"} },

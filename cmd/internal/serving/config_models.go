@@ -70,6 +70,9 @@ func (c *config) unknownModels(served []pools.Model, keys *access.Keys) (faults 
 		known[m.ID] = true
 	}
 	for _, a := range c.pools.Adapters.Directory {
+		if slices.ContainsFunc(served, func(m pools.Model) bool { return m.ID == a.Name && m.Parent == "" }) {
+			faults = append(faults, fmt.Errorf("adapter %s: servers have a model of that name, which would never be asked for the adapter; give the adapter another name", a.Name))
+		}
 		known[a.Name] = true
 	}
 	models := slices.Sorted(maps.Keys(known))

@@ -320,6 +320,13 @@ func TestConfig_SettingsThatNeedOthersAreRefusedWithoutThem(t *testing.T) {
 	}
 }
 
+// An adapter that is named like its base model could not be asked for.
+func TestConfig_AnAdapterIsNotNamedLikeItsBase(t *testing.T) {
+	if _, err := configOf(t, "decode: http://a:1\nadapter: llama@llama=/law\n"); err == nil || !strings.Contains(err.Error(), "adapter llama has the name of its base model") {
+		t.Error(err)
+	}
+}
+
 func FuzzConfigFile(f *testing.F) {
 	f.Add([]byte(goodConfig))
 	f.Add([]byte("decode:\n- {url: http://a:1, rank: -1}\n---\nboth: x\n"))
