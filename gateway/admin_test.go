@@ -114,6 +114,9 @@ func TestAdmin_Servers(t *testing.T) {
 	if other.Get("role").String() != "prefill" || other.Get("connector").String() != "sglang" || other.Get("in_flight.decode").Exists() || other.Get("breakers.decode").Exists() {
 		t.Errorf("one that prefills only: %s", other)
 	}
+	if idle.Get("breaker_reasons").Exists() {
+		t.Errorf("no breaker is open, because of %s", idle.Get("breaker_reasons"))
+	}
 	g.openStream()
 	if n := server(id).Get("in_flight.decode.requests").Int(); n != 1 {
 		t.Errorf("%d requests in flight, want one", n)

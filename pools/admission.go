@@ -38,6 +38,9 @@ func (l *serverState) Breaker(leg Role, now time.Time) breaker.State {
 	return l.breakers[LegIndex(leg)].State(now)
 }
 
+// BreakerReason is what the server failed with last, in one leg, while it is ejected for it; "" while it is not.
+func (l *serverState) BreakerReason(leg Role) string { return l.breakers[LegIndex(leg)].Reason() }
+
 // Suspect asks for a probe of the leg: a transfer failed, and only the server's
 // own work can tell whether it was the server's fault.
 func (l *serverState) Suspect(leg Role) { l.breakers[LegIndex(leg)].Suspect() }

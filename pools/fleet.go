@@ -136,8 +136,12 @@ func (f *Fleet) server(spec Spec, l *serverState) *Server {
 func (f *Fleet) newWatched(id string) watched {
 	w := watched{serverState: newServerState(f.cfg)}
 	w.changed, w.states = &f.changed, &f.states
-	for _, b := range w.breakers {
+	for _, leg := range []Role{Prefill, Decode} {
+		b := w.breakers[LegIndex(leg)]
 		b.OnBlame(func(since time.Time) { f.reportBlame(id, since) })
+		b.OnEject(func(reason string) {
+			f.log.Warn("server ejected: its breaker is open until a probe request proves it", "server", id, "leg", leg.String(), "reason", reason)
+		})
 	}
 	for _, watch := range f.watches {
 		w.follow = append(w.follow, watch())

@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -8,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pools/curve"
 )
 
 // modelFleet is a fleet in which the servers have the named models: "m", "ada<m" an adapter.
@@ -225,5 +228,31 @@ func TestFleet_ARoleThatNobodyHasIsNotMissing(t *testing.T) {
 	f := upFleet(t, nil, spec("http://10.0.0.1:1", Decode))
 	if missing := f.Missing(); len(missing) > 0 {
 		t.Errorf("%v missing", missing)
+	}
+}
+
+// That a server is ejected is logged once for each leg, with what it failed with.
+func TestFleet_LogsAnEjection(t *testing.T) {
+	var out strings.Builder
+	f := NewFleet(Default(), slog.New(slog.NewTextHandler(&out, nil)))
+	t.Cleanup(f.Close)
+	if err := f.Apply([]Spec{spec("http://10.0.0.1:1", Both)}); err != nil {
+		t.Fatal(err)
+	}
+	s := f.Servers()[0]
+	for range Default().Breaker.Consecutive {
+		for _, leg := range []Role{Prefill, Decode} {
+			lease, err := s.Claim(leg, curve.Work{}, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lease.RecordResult(errors.New("status 502"))
+			lease.Release()
+		}
+	}
+	for _, leg := range []string{"prefill", "decode"} {
+		if n := strings.Count(out.String(), `server=10.0.0.1:1 leg=`+leg+` reason="status 502"`); n != 1 {
+			t.Errorf("%s: said %d times: %s", leg, n, out.String())
+		}
 	}
 }

@@ -125,7 +125,7 @@ func sumOfLegs(a, b *Leg) *Leg {
 	}
 	own := a.Own + b.Own
 	return &Leg{
-		Breaker: worse(urgentBreakers, a.Breaker, b.Breaker), Requests: max(a.Requests, b.Requests, own), Own: own,
+		Breaker: worse(urgentBreakers, a.Breaker, b.Breaker), Reason: cmp.Or(a.Reason, b.Reason), Requests: max(a.Requests, b.Requests, own), Own: own,
 		Tokens: max(a.Tokens, b.Tokens), QueueMs: max(a.QueueMs, b.QueueMs),
 	}
 }

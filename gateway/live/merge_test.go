@@ -44,7 +44,11 @@ func number[T any](v T) *T { return &v }
 // there too.
 func TestMerge_Servers(t *testing.T) {
 	leg := func(breaker string, requests, own int) *Leg {
-		return &Leg{Breaker: breaker, Requests: requests, Own: own, Tokens: 10 * requests, QueueMs: float64(requests)}
+		why := ""
+		if breaker == "open" {
+			why = "status 500"
+		}
+		return &Leg{breaker, why, requests, own, 10 * requests, float64(requests)}
 	}
 	s := merged(t, &Report{Servers: []Server{
 		{ID: "p1", Role: "prefill", State: "alive", Prefill: leg("closed", 5, 3), Running: number(1.0)},
@@ -62,10 +66,10 @@ func TestMerge_Servers(t *testing.T) {
 		t.Fatalf("servers %s", got)
 	}
 	p0, p1, d1 := s.Servers[0], s.Servers[1], s.Servers[2]
-	if p0.Prefill.Own != 1 || *p1.Prefill != (Leg{"closed", 5, 4, 50, 5}) || *p1.Running != 1 || p1.Views != nil {
+	if p0.Prefill.Own != 1 || *p1.Prefill != (Leg{"closed", "", 5, 4, 50, 5}) || *p1.Running != 1 || p1.Views != nil {
 		t.Errorf("p1 %+v %+v", p1, p1.Prefill)
 	}
-	if d1.State != "down" || d1.Reason != "connection refused" || !d1.Draining || *d1.KVUsed != 0.5 || *d1.Decode != (Leg{"open", 5, 5, 30, 3}) {
+	if d1.State != "down" || d1.Reason != "connection refused" || !d1.Draining || *d1.KVUsed != 0.5 || *d1.Decode != (Leg{"open", "status 500", 5, 5, 30, 3}) {
 		t.Errorf("d1 %+v %+v", d1, d1.Decode)
 	}
 	if want := []View{{"a", "alive", "closed"}, {"b", "down", "open"}}; !slices.Equal(d1.Views, want) {

@@ -99,7 +99,7 @@ func serverOf(s *pools.Server, now time.Time) Server {
 		}
 		all := s.InFlight(role, now)
 		return &Leg{
-			Breaker: string(s.Breaker(role, now)), Requests: all.Requests, Own: s.OwnInFlight(role, now).Requests,
+			Breaker: string(s.Breaker(role, now)), Reason: s.BreakerReason(role), Requests: all.Requests, Own: s.OwnInFlight(role, now).Requests,
 			Tokens: all.Tokens, QueueMs: ms(all.Queue),
 		}
 	}

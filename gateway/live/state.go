@@ -64,11 +64,12 @@ type View struct {
 
 // Leg is what a server has under way of one leg.
 type Leg struct {
-	Breaker  string  `json:"breaker"`  // closed, half-open, open; where gateways differ the worst
-	Requests int     `json:"requests"` // of all gateways
-	Own      int     `json:"own"`      // of the gateways that answered
-	Tokens   int     `json:"tokens"`   // of all gateways
-	QueueMs  float64 `json:"queue_ms"` // work that was sent to it and is not done
+	Breaker  string  `json:"breaker"`          // closed, half-open, open; where gateways differ the worst
+	Reason   string  `json:"reason,omitempty"` // what the server failed with last, while the breaker is not closed
+	Requests int     `json:"requests"`         // of all gateways
+	Own      int     `json:"own"`              // of the gateways that answered
+	Tokens   int     `json:"tokens"`           // of all gateways
+	QueueMs  float64 `json:"queue_ms"`         // work that was sent to it and is not done
 }
 
 // Adapter is a LoRA adapter that a server has loaded.

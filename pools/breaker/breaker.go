@@ -42,8 +42,10 @@ type Breaker struct {
 	probedAt      time.Time // of the last probe
 	probePassedAt time.Time // of the last that passed
 	atFault       bool      // the last one failed
+	failure       string    // see Reason
 
 	onBlame func(since time.Time) // see OnBlame
+	onEject func(reason string)   // see OnEject
 }
 
 // New returns a closed breaker.
@@ -80,7 +82,8 @@ func (b *Breaker) readyToTrip(c gobreaker.Counts) bool {
 // eject takes the server out, or keeps it out: longer each time in a row.
 func (b *Breaker) eject(now time.Time) {
 	b.mu.Lock()
-	if b.openUntil.Load() == nil {
+	begins, reason := b.openUntil.Load() == nil, b.failure
+	if begins {
 		b.openedAt = now
 		if !b.closedAt.IsZero() && now.Sub(b.closedAt) > b.cfg.MaxEjection {
 			b.ejectedInRow = 0
@@ -91,6 +94,34 @@ func (b *Breaker) eject(now time.Time) {
 	b.mu.Unlock()
 	b.ejections.Add(1)
 	b.notify()
+	if begins && b.onEject != nil {
+		b.onEject(reason)
+	}
+}
+
+// OnEject sets what is called when the server is ejected, with the reason, and not again while it stays out. It is called
+// before the first request, and must not call the breaker.
+func (b *Breaker) OnEject(ejected func(reason string)) { b.onEject = ejected }
+
+// Reason is what the server failed with last while it is ejected, "" while it is not. It is the innermost error, which
+// names no server and says nothing of an engine's words.
+func (b *Breaker) Reason() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.openUntil.Load() == nil {
+		return ""
+	}
+	return b.failure
+}
+
+// recordFailure keeps what the server failed with, before that may eject it.
+func (b *Breaker) recordFailure(err error) {
+	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(err) {
+		err = next
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failure = err.Error()
 }
 
 // openLocked keeps the server out until a time; a shorter time never replaces a longer one.
@@ -128,6 +159,9 @@ func (b *Breaker) Allow() (done func(error), err error) {
 		return nil, err
 	}
 	return func(err error) {
+		if err != nil && !neutral(err) {
+			b.recordFailure(err)
+		}
 		verdict(err)
 		if gate == b.gate.Load() && !neutral(err) { // else it is of the time before the last probe
 			b.count(err, time.Now())
@@ -165,6 +199,7 @@ func (b *Breaker) fail(err error) {
 // row: as many streams that broke in a row eject as well.
 func (b *Breaker) RecordBrokenStream(err error, now time.Time) {
 	b.fail(err)
+	b.recordFailure(err)
 	b.mu.Lock()
 	b.brokenStreams++
 	tooMany := b.brokenStreams >= b.cfg.Consecutive

@@ -512,3 +512,53 @@ func TestBreaker_IsSafeForConcurrentUse(t *testing.T) {
 		t.Error("it does not eject any more")
 	}
 }
+
+// What a server failed with last is said when it is ejected, once, and for as long as it is; what says nothing of it is
+// not what it failed with.
+func TestBreaker_SaysWhyItIsOpen(t *testing.T) {
+	broken := fmt.Errorf("decode on 10.0.0.1:8000: %w", errors.New("status 500"))
+	for name, eject := range map[string]func(*Breaker){
+		"in a row": func(b *Breaker) {
+			for range Default().Consecutive {
+				request(b, broken)
+			}
+		},
+		"half of twenty": func(b *Breaker) {
+			for range Default().MinRequests / 2 {
+				request(b, nil)
+				request(b, broken)
+			}
+		},
+		"broken streams": func(b *Breaker) {
+			for range Default().Consecutive {
+				request(b, nil)
+				b.RecordBrokenStream(broken, time.Now())
+			}
+		},
+		"a probe": func(b *Breaker) { b.RecordProbe(broken, time.Now()) },
+	} {
+		b := New(Default())
+		var said []string
+		b.OnEject(func(reason string) { said = append(said, reason) })
+		request(b, errFailed)
+		if got := b.Reason(); got != "" {
+			t.Errorf("%s: it is closed, because of %q", name, got)
+		}
+		eject(b)
+		request(b, fmt.Errorf("%w: busy", ErrNeutral))
+		if got := b.Reason(); got != "status 500" {
+			t.Errorf("%s: it is open because of %q", name, got)
+		}
+		b.RecordProbe(errFailed, time.Now())
+		if got := b.Reason(); got != "engine failed" || fmt.Sprint(said) != "[status 500]" {
+			t.Errorf("%s: after a failed probe because of %q, said was %q", name, got, said)
+		}
+		b.RecordProbe(nil, time.Now())
+		if got := b.Reason(); got != "" {
+			t.Errorf("%s: it is proved, and open because of %q", name, got)
+		}
+		if eject(b); len(said) != 2 {
+			t.Errorf("%s: the second time it says %q", name, said)
+		}
+	}
+}

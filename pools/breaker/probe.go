@@ -66,6 +66,7 @@ func (b *Breaker) RecordProbe(verdict error, now time.Time) (away time.Duration)
 	b.reportBlame(verdict != nil, now)
 	if verdict != nil {
 		b.failed.Add(1)
+		b.recordFailure(verdict)
 		b.eject(now)
 		return 0
 	}

@@ -61,12 +61,12 @@ func (p *probeRequester) prove(ctx context.Context) {
 		pools.Pause(ctx, p.cfg.ProbeInterval) // and it is still due
 		return
 	}
-	away, err := proof.End(err, time.Now())
+	ejected, err := proof.End(err, time.Now())
 	switch {
 	case err != nil:
 		p.log.Warn("probe request failed", "leg", p.leg.String(), "error", reason(err))
 	case proof.Ejected():
-		p.log.Info("server proved by a probe request", "leg", p.leg.String(), "away", away.String())
+		p.log.Info("server proved by a probe request", "leg", p.leg.String(), "ejected_for", ejected.String())
 	}
 }
 

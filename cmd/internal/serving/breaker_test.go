@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
@@ -62,6 +64,9 @@ func TestBreaker_TheLinkerdExperiment(t *testing.T) {
 			}
 			if failed > allowed || failedAfter > 0 {
 				t.Errorf("%d of %d failed, %d of them after the first ejection", failed, requests, failedAfter)
+			}
+			if why := gjson.Get(c.get("/debug/servers").body, `#(id=="`+bad.ID()+`").breaker_reasons.decode`).String(); !strings.Contains(why, "500") {
+				t.Errorf("it is ejected because of %q", why)
 			}
 			if float64(reached) > 0.03*requests {
 				t.Errorf("%d requests reached the failing server", reached)

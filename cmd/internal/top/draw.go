@@ -147,7 +147,7 @@ func serverLine(s *live.Server, short string) line {
 	case s.Draining:
 		state, urgent = "draining", warn
 	}
-	requests, breaker, queue := 0, "", "-"
+	requests, breaker, failure, queue := 0, "", "", "-"
 	for _, leg := range []*live.Leg{s.Prefill, s.Decode} {
 		if leg == nil {
 			continue
@@ -155,6 +155,7 @@ func serverLine(s *live.Server, short string) line {
 		requests += leg.Requests
 		if breaker == "" || leg.Breaker != "closed" {
 			breaker = leg.Breaker
+			failure = cmp.Or(leg.Reason, failure)
 		}
 	}
 	if s.Prefill != nil {
@@ -171,7 +172,7 @@ func serverLine(s *live.Server, short string) line {
 		adapters = append(adapters, a.Name)
 	}
 	return line{fmt.Sprintf("%-4s %-28s %-12s %-9s %8d %9s %9s %5s  %s", short, clipped(s.ID, 28), state, breaker, requests,
-		count(s.Running)+"/"+count(s.Waiting), queue, share(s.KVUsed), strings.Join(nonEmpty(strings.Join(adapters, ","), s.Reason), "  ")), urgent}
+		count(s.Running)+"/"+count(s.Waiting), queue, share(s.KVUsed), strings.Join(nonEmpty(strings.Join(adapters, ","), s.Reason, failure), "  ")), urgent}
 }
 
 // gatewayLines are the gateways where there are several, those first that need somebody.
