@@ -60,7 +60,7 @@ func (e *badMessage) request() *badRequest {
 	case http.StatusRequestEntityTooLarge:
 		bad.code, bad.message = "request_too_large", "The request was refused: "+e.why+"."
 	case http.StatusNotFound:
-		bad.code, bad.message = "not_found", "There is nothing at this path and method."
+		bad.code, bad.message = "not_found", "There is nothing at a path that begins with two slashes. Does the base URL end in a slash?"
 	}
 	return bad
 }

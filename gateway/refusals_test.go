@@ -478,7 +478,7 @@ func (r *refusals) badBodies() {
 		{api.Chat, chat(`,"max_tokens":17`)},
 		{api.Chat, chat(`,"max_tokens":11`)},
 		{api.Chat, chat(`,"stream":"` + secretPrompt + `"`)},
-		{api.Chat, chat(`,"stream_options":{}`)},
+		{api.Chat, chat(`,"stream_options":{"include_usage":true}`)},
 		{api.Chat, chat(`,"stream":true,"stream_options":7`)},
 		{api.Chat, chat(`,"n":0`)},
 		{api.Chat, chat(`,"n":3`)},

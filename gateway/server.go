@@ -254,9 +254,12 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 }
 
 // meantPath is the path of an API that was most likely meant, "" where none was: SDKs append theirs to
-// a base URL that lacks /v1, or repeats it.
+// a base URL that lacks /v1, repeats it, or ends in a slash.
 func meantPath(path string) string {
 	rest := strings.TrimRight(path, "/")
+	for strings.Contains(rest, "//") {
+		rest = strings.ReplaceAll(rest, "//", "/")
+	}
 	for strings.HasPrefix(rest, "/v1/") {
 		rest = strings.TrimPrefix(rest, "/v1")
 	}

@@ -93,6 +93,7 @@ func TestServer_NamesThePathThatWasMeant(t *testing.T) {
 	g := run(t, usual(t), complete().roundTrip, alone(t))
 	for path, meant := range map[string]string{
 		"/chat/completions": "/v1/chat/completions", "/v1/v1/messages": "/v1/messages", "/v1/completions/": "/v1/completions", "/models": "/v1/models",
+		"/v1//messages": "/v1/messages", "/v1///models//": "/v1/models",
 		"/v1/nothing": "", "/": "", "/v1/": "", "/generate/": "",
 	} {
 		want := "There is nothing at this path."
@@ -117,7 +118,7 @@ func TestServer_RefusesMalformedHTTP(t *testing.T) {
 		{"large headers", "GET / HTTP/1.1\r\nHost: a\r\nX: " + strings.Repeat("x", 4096) + "\r\n\r\n", "431", "header block"},
 		{"a target that fills the buffer", "GET /" + strings.Repeat("x", 9000) + " HTTP/1.1\r\nHost: a\r\n\r\n", "414", "target is longer"},
 		{"another version", "GET / HTTP/2.0\r\nHost: a\r\n\r\n", "505", "HTTP/1.1"},
-		{"two slashes", "GET //x HTTP/1.1\r\nHost: a\r\n\r\n", "404", "There is nothing at this path and method"},
+		{"two slashes", "GET //x HTTP/1.1\r\nHost: a\r\n\r\n", "404", "There is nothing at a path that begins with two slashes"},
 		{"a body beyond the limit", "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n", "413", "request_too_large"},
 	} {
 		got := g.say(x.text)
