@@ -202,7 +202,9 @@ func (o answerKV) sendPrefill(ctx context.Context, st *requestState, b *binding,
 	patience := min(o.Config.PrefillTimeout, o.Config.AnswerPatience+4*(b.chosen.Terms.Queue+b.chosen.Terms.Prefill))
 	_, body, failed := o.sendWhole(ctx, patience, PrefillLeg, server, st, d.Path, t.ID, t.Connector().Prefill(t))
 	if failed == nil {
-		answer, _ = d.ReadAnswer(body) // empty where it is none
+		if answer, _ = d.ReadAnswer(body); answer.Failure() != 0 { // empty where it is none
+			answer = api.Answer{}
+		}
 	}
 	switch {
 	case answer.IsOfPrefill():

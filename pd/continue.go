@@ -34,8 +34,9 @@ func (o *Orchestrator) continueStream(ctx context.Context, st *requestState, bro
 	last := st.bindings[len(st.bindings)-1]
 	last.span.Fail("broken_stream", broken.Status, broken) // its stream ends when another one has begun
 	last.choice.Outcome = broken.Error()
+	at := time.Now()
 	killed := o.markDownIfStreamKilled(ctx, st.servedBy, broken)
-	if killed && o.recordDeath(st.client.Fingerprint(), st.req.ID, st.diedDecoding(st.servedBy)) {
+	if killed && o.recordDeath(st.client.Fingerprint(), st.req.ID, st.diedDecoding(st.servedBy), at) {
 		o.Metrics.continuations.WithLabelValues("refused").Inc()
 		return nil, nil, retry.ErrQuarantined
 	}
@@ -52,12 +53,17 @@ func (o *Orchestrator) continueStream(ctx context.Context, st *requestState, bro
 		o.logNotContinued(st, err)
 		return nil, nil, err
 	}
-	if _, ok := o.Budget.TakeRetry(time.Now()); !ok {
+	taken, ok := o.Budget.TakeRetry(time.Now())
+	if !ok {
 		o.Metrics.exhausted.Inc()
 		o.Metrics.continuations.WithLabelValues("no_budget").Inc()
 		return nil, nil, errNoBudget
 	}
 	next, err = o.continueOnAnotherPair(ctx, st, st.client.continued(rest), broken)
+	var none *NoServerError
+	if errors.As(err, &none) {
+		o.Budget.GiveBack(taken)
+	}
 	return next, nil, err
 }
 

@@ -95,6 +95,7 @@ func (o *Orchestrator) Run(ctx context.Context, req *Request) (*Answer, error) {
 func (o *Orchestrator) assign(ctx context.Context, st *requestState) (*binding, error) {
 	for {
 		if err := o.checkContext(st); err != nil {
+			o.endRetrying(st, err)
 			return nil, err
 		}
 		b, err := o.choose(ctx, st)
@@ -250,8 +251,9 @@ func (o *Orchestrator) quarantineIfServerDied(ctx context.Context, st *requestSt
 	if !failed.lostConnection() && !failed.engineDied() {
 		return false
 	}
+	at := time.Now()
 	died := o.markDownIfDead(ctx, failed.Server, failed.engineDied())
-	return died && failed.mayBeRead() && o.recordDeath(st.client.Fingerprint(), st.req.ID, st.causeOfDeath(failed))
+	return died && failed.mayBeRead() && o.recordDeath(st.client.Fingerprint(), st.req.ID, st.causeOfDeath(failed), at)
 }
 
 // markDownIfStreamKilled looks whether the server of a stream that broke has died, takes it out if it has, and
@@ -267,11 +269,11 @@ func (o *Orchestrator) markDownIfStreamKilled(ctx context.Context, server string
 // that against the request. The client does not wait for the look. The request's fingerprint is made before it, while
 // there is its text.
 func (o *Orchestrator) recordDeathBehind(st *requestState, server string, broken *BrokenStreamError) {
-	fingerprint, id, how := st.client.Fingerprint(), st.req.ID, st.diedDecoding(server)
+	fingerprint, id, how, at := st.client.Fingerprint(), st.req.ID, st.diedDecoding(server), time.Now()
 	o.legs.Go(func() {
 		defer o.survivePanic("the look at a server that may be dead", id)
 		if o.markDownIfStreamKilled(context.Background(), server, broken) {
-			o.recordDeath(fingerprint, id, how)
+			o.recordDeath(fingerprint, id, how, at)
 		}
 	})
 }
@@ -354,9 +356,10 @@ func (o *Orchestrator) markDownIfDead(ctx context.Context, id string, certain bo
 }
 
 // recordDeath keeps that a server died with a request in flight on it, and reports whether the
-// request has thereby killed one too many.
-func (o *Orchestrator) recordDeath(fingerprint uint64, id string, how retry.Death) (quarantined bool) {
-	quarantined = o.Suspects.RecordDeath(fingerprint, how, time.Now())
+// request has thereby killed one too many. The server was seen to fail at a time, before it was looked at: the
+// request may be tried again meanwhile.
+func (o *Orchestrator) recordDeath(fingerprint uint64, id string, how retry.Death, at time.Time) (quarantined bool) {
+	quarantined = o.Suspects.RecordDeath(fingerprint, how, at)
 	o.Log.Error("a server died with a request in flight", "request_id", id, "server", how.Server,
 		"fingerprint", fmt.Sprintf("%016x", fingerprint), "cause", how.Cause, "quarantined", quarantined)
 	return quarantined

@@ -73,7 +73,7 @@ func (a Answer) Failure() (status int) {
 	case e.IsObject(), len(e) > 2 && e[0] == '"', string(a.Get("object")) == `"error"`:
 		return cmp.Or(statusOf(e.Member("code")), statusOf(a.Get("code")), engineFailed)
 	}
-	if a.dialect.answers != "choices" {
+	if a.dialect == nil || a.dialect.answers != "choices" {
 		return 0
 	}
 	for choice := range a.Get("choices").ElementsOf(a.body.long) {

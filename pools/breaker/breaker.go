@@ -103,8 +103,8 @@ func (b *Breaker) eject(now time.Time) {
 // before the first request, and must not call the breaker.
 func (b *Breaker) OnEject(ejected func(reason string)) { b.onEject = ejected }
 
-// Reason is what the server failed with last while it is ejected, "" while it is not. It is the innermost error, which
-// names no server and says nothing of an engine's words.
+// Reason is what the server failed with last while it is ejected, "" while it is not: the innermost error, for operators.
+// It has no words of an engine that answers, and may name a host that is not found.
 func (b *Breaker) Reason() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -199,7 +199,9 @@ func (b *Breaker) fail(err error) {
 // row: as many streams that broke in a row eject as well.
 func (b *Breaker) RecordBrokenStream(err error, now time.Time) {
 	b.fail(err)
-	b.recordFailure(err)
+	if !neutral(err) {
+		b.recordFailure(err)
+	}
 	b.mu.Lock()
 	b.brokenStreams++
 	tooMany := b.brokenStreams >= b.cfg.Consecutive
