@@ -41,7 +41,7 @@ func TestInput_BadRequestsAreRefusedBeforeAnyEngine(t *testing.T) {
 		{"messages is empty", chat, `{"model":"test-model","messages":[]}`, 400, "error.param", "messages"},
 		{"prompt is an object", completions, `{"model":"test-model","prompt":{}}`, 400, "error.param", "prompt"},
 		{"stream is a string", chat, `{"model":"test-model","stream":"true",` + msgs + `}`, 400, "error.param", "stream"},
-		{"stream_options without stream", chat, `{"model":"test-model","stream_options":{},` + msgs + `}`, 400, "error.param", "stream_options"},
+		{"stream_options without stream", chat, `{"model":"test-model","stream_options":{"include_usage":true},` + msgs + `}`, 400, "error.param", "stream_options"},
 		{"stream_options is a list", chat, `{"model":"test-model","stream":true,"stream_options":[],` + msgs + `}`, 400, "error.param", "stream_options"},
 		{"include_usage twice", chat, `{"model":"test-model","stream":true,"stream_options":{"include_usage":true,"include_usage":false},` + msgs + `}`, 400, "error.param", "stream_options"},
 		{"max_tokens negative", chat, `{"model":"test-model","max_tokens":-1,` + msgs + `}`, 400, "error.param", "max_tokens"},
