@@ -202,7 +202,8 @@ func (o answerKV) sendPrefill(ctx context.Context, st *requestState, b *binding,
 	patience := min(o.Config.PrefillTimeout, o.Config.AnswerPatience+4*(b.chosen.Terms.Queue+b.chosen.Terms.Prefill))
 	_, body, failed := o.sendWhole(ctx, patience, PrefillLeg, server, st, d.Path, t.ID, t.Connector().Prefill(t))
 	if failed == nil {
-		if answer, _ = d.ReadAnswer(body); answer.Failure() != 0 { // empty where it is none
+		answer, _ = d.ReadAnswer(body) // empty where it is none
+		if status, _ := answer.Failure(); status != 0 {
 			answer = api.Answer{}
 		}
 	}

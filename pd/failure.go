@@ -173,15 +173,11 @@ func failedStatus(ctx context.Context, leg Leg, server string, resp *http.Respon
 
 // failedInAnswer judges an answer with status 200 of which the engine says that it failed, or that is none of its
 // API: as one with the status that it names.
-func failedInAnswer(leg Leg, server string, resp *http.Response, answer api.Answer) *LegError {
-	status := answer.Failure()
+func failedInAnswer(ctx context.Context, leg Leg, server string, resp *http.Response, answer api.Answer) *LegError {
+	status, said := answer.Failure()
 	switch {
 	case status != 0:
-		e := &LegError{Leg: leg, Server: server, Kind: KindOf(status), Status: status, Body: answer.Bytes(), Err: fmt.Errorf("status 200 with an error, %d", status)}
-		if e.Kind == Busy {
-			e.RetryAfter = retryAfter(resp.Header)
-		}
-		return e
+		return failedStatus(ctx, leg, server, &http.Response{StatusCode: status, Header: resp.Header}, said)
 	case !answer.IsAnswer():
 		return &LegError{Leg: leg, Server: server, Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
 	}

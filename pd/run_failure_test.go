@@ -95,25 +95,32 @@ func TestRun_AnotherServerTakesOver(t *testing.T) {
 	}
 }
 
+// answersFirst has the first leg answered so, whatever its server is, which is what it points to then. The engines answer
+// the others.
+func (f *engineFleet) answersFirst(status int, header http.Header, body string) (server *string) {
+	through, first := f.Transport, ""
+	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+		if first != "" {
+			return through.RoundTrip(r)
+		}
+		first = r.URL.Host
+		return &http.Response{StatusCode: status, Header: header, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+	})
+	return &first
+}
+
 // An engine's failure that comes with status 200, and what is no answer, count as failures of the server, and another
 // one answers; that the request is at fault the client is told.
 func TestRun_AFailureWithinAnAnswerIsNone(t *testing.T) {
 	for body, want := range map[string]Kind{
-		`{"object":"error","message":"EngineCore at node-7.internal","code":500}`:       Broken,
-		`{"error":{"message":"try later","code":503}}`:                                  Busy,
-		`{"choices":[{"index":0,"message":{"content":"cut"},"finish_reason":"abort"}]}`: Broken,
+		`{"object":"error","message":"EngineCore at node-7.internal","code":500}`:                   Broken,
+		`{"error":{"message":"try later","code":503}}`:                                              Busy,
+		`{"choices":[{"index":0,"message":{"content":"EngineDeadError"},"finish_reason":"abort"}]}`: Broken,
 		`{}`: Broken, `[]`: Broken, `nothing`: Broken,
 		`{"error":{"message":"the prompt is too long","code":400}}`: Refused,
 	} {
 		f := newEngineFleet(t, fleetShape{decode: 2})
-		through, bad := f.Transport, ""
-		f.Transport = sends(func(r *http.Request) (*http.Response, error) {
-			if bad != "" {
-				return through.RoundTrip(r)
-			}
-			bad = r.URL.Host
-			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
-		})
+		f.answersFirst(http.StatusOK, http.Header{}, body)
 		req := f.asks(api.Chat, more(api.Chat, false))
 		if want == Refused {
 			_, err := f.Run(t.Context(), req)
@@ -127,6 +134,11 @@ func TestRun_AFailureWithinAnAnswerIsNone(t *testing.T) {
 			t.Errorf("%s: the client has %q", body, got.text)
 		}
 		f.wantMetrics(map[string]float64{"tandem_retries_total": 1, fmt.Sprintf("tandem_retries_total{leg=%s,reason=%s}", AggregatedLeg, want): 1})
+		for _, s := range f.Fleet.Servers() {
+			if !s.Health().Up {
+				t.Errorf("%s: %s is down: %s", body, s.ID(), s.Health().Reason)
+			}
+		}
 		f.nothingIsLeft()
 	}
 }
@@ -136,19 +148,12 @@ func TestRun_AFailureWithinAnAnswerIsNone(t *testing.T) {
 func TestRun_ABusyServerIsLeftAlone(t *testing.T) {
 	for after, want := range map[string]time.Duration{"": time.Second, "3": 3 * time.Second, "600": 10 * time.Second, "-1": time.Second, "soon": time.Second} {
 		f := newEngineFleet(t, fleetShape{decode: 2})
-		through, bad := f.Transport, ""
-		f.Transport = sends(func(r *http.Request) (*http.Response, error) {
-			if bad != "" {
-				return through.RoundTrip(r)
-			}
-			bad = r.URL.Host
-			return &http.Response{StatusCode: http.StatusServiceUnavailable, Header: http.Header{"Retry-After": {after}}, Body: http.NoBody, Request: r}, nil
-		})
+		bad := f.answersFirst(http.StatusServiceUnavailable, http.Header{"Retry-After": {after}}, "")
 		before := time.Now()
 		f.served(f.asks(api.Chat, more(api.Chat, false)))
 		for at, busy := range map[time.Time]bool{before.Add(want - time.Millisecond): true, time.Now().Add(want): false} {
 			for _, c := range f.Binder.takeSnapshot(testModel, testModel, at).candidates.Decode {
-				if c.Excluded != (busy && c.ID == bad) {
+				if c.Excluded != (busy && c.ID == *bad) {
 					t.Errorf("Retry-After %q: %v later %s is left alone: %v", after, at.Sub(before), c.ID, c.Excluded)
 				}
 			}

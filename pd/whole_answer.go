@@ -66,7 +66,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	if err != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
 	}
-	if failed := failedInAnswer(leg, server.ID(), resp, answer); failed != nil {
+	if failed := failedInAnswer(ctx, leg, server.ID(), resp, answer); failed != nil {
 		return nil, failed
 	}
 	b.decode.RecordResult(nil)

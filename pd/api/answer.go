@@ -66,23 +66,22 @@ const engineFailed = 500
 
 // Failure is what an engine says with status 200 of its own failure, as the status that it names, 500 where it names none:
 // an error object, nested or flat, or choices that it gave up, which are cut off. 0: it says of none. Streams end
-// with the same (Meaning.Failure). What SGLang's own API answers with a finish_reason of abort was aborted by somebody
+// with the same (Meaning.Failure). said is the error, nil of choices: their text is the model's. What SGLang's own API answers with a finish_reason of abort was aborted by somebody
 // who wants what there is (tokenizer_manager.py: its own failures have another status).
-func (a Answer) Failure() (status int) {
+func (a Answer) Failure() (status int, said []byte) {
 	switch e := a.Get("error"); {
 	case e.IsObject(), len(e) > 2 && e[0] == '"', string(a.Get("object")) == `"error"`:
-		return cmp.Or(statusOf(e.Member("code")), statusOf(a.Get("code")), engineFailed)
+		return cmp.Or(statusOf(e.Member("code")), statusOf(a.Get("code")), engineFailed), a.raw
 	}
 	if a.dialect == nil || a.dialect.answers != "choices" {
-		return 0
+		return 0, nil
 	}
 	for choice := range a.Get("choices").ElementsOf(a.body.long) {
-		switch string(choice.memberOf(a.body.long, "finish_reason")) {
-		case `"error"`, `"abort"`:
-			return engineFailed
+		if finish, _ := choice.memberOf(a.body.long, "finish_reason").String(); gaveUp(finish) {
+			return engineFailed, nil
 		}
 	}
-	return 0
+	return 0, nil
 }
 
 // statusOf is the HTTP status of a failure that a member names, 0 if it names none.

@@ -190,7 +190,11 @@ func TestAnswer_FailureAndWhatIsNone(t *testing.T) {
 		if err != nil {
 			t.Fatal(c.answer, err)
 		}
-		if failure, is := a.Failure(), a.IsAnswer(); failure != c.failure || is != c.is {
+		failure, said := a.Failure()
+		if said != nil != (failure != 0 && !strings.Contains(c.answer, `"finish_reason"`)) {
+			t.Errorf("%s: the engine says %s", c.answer, said)
+		}
+		if is := a.IsAnswer(); failure != c.failure || is != c.is {
 			t.Errorf("%s, %s: failure %d, an answer %v; want %d, %v", c.dialect.Name, c.answer, failure, is, c.failure, c.is)
 		}
 	}

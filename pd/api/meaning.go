@@ -58,9 +58,9 @@ func inspectChunk(data []byte) (Meaning, []gjson.Result) {
 	choices := gjson.GetBytes(data, "choices").Array()
 	var g Meaning
 	for _, c := range choices {
-		switch c.Get("finish_reason").String() {
-		case "":
-		case "error", "abort": // the engine gave it up
+		switch finish := c.Get("finish_reason").String(); {
+		case finish == "":
+		case gaveUp(finish):
 			return Meaning{Failure: "the engine ended the answer with an error"}, nil
 		default:
 			g.Finished = append(g.Finished, int(c.Get("index").Int()))
@@ -68,6 +68,9 @@ func inspectChunk(data []byte) (Meaning, []gjson.Result) {
 	}
 	return g, choices
 }
+
+// gaveUp reports whether the engine gave a choice up, by its finish_reason.
+func gaveUp(finish string) bool { return finish == "error" || finish == "abort" }
 
 func inspectResponses(data []byte) Meaning {
 	if string(data) == "[DONE]" {
