@@ -153,7 +153,7 @@ type ServerStatus struct {
 	Reason       string               `json:"reason,omitempty"`
 	Models       []string             `json:"models"`
 	Breakers     map[string]string    `json:"breakers"`
-	Failures     map[string]string    `json:"breaker_reasons,omitempty"` // what it failed with last, of legs that it is ejected for
+	Reasons      map[string]string    `json:"breaker_reasons,omitempty"` // what it failed with last, of legs that it is ejected for
 	InFlight     map[string]LegStatus `json:"in_flight"`
 	OfAll        map[string]int       `json:"in_flight_of_all"` // requests, with those of other gateways
 	Engine       map[string]float64   `json:"engine"`           // load that the engine reports; absent is unknown
@@ -179,7 +179,7 @@ func describeServers(fleet *pools.Fleet, locality *pd.Locality, drains Drains) [
 		status := ServerStatus{
 			ID: s.ID(), Role: s.Role.String(), Connector: s.Connector(), Reported: s.Identity(), Host: s.Host, Rack: s.Rack, Zone: s.Zone,
 			Up: h.Up, Unresponsive: s.State() == pools.Unresponsive, Draining: s.Drains(), Pending: drains.Pending(s.ID()), Reason: h.Reason, Models: []string{},
-			Breakers: map[string]string{}, Failures: map[string]string{}, InFlight: map[string]LegStatus{}, OfAll: map[string]int{}, Engine: map[string]float64{},
+			Breakers: map[string]string{}, Reasons: map[string]string{}, InFlight: map[string]LegStatus{}, OfAll: map[string]int{}, Engine: map[string]float64{},
 			KV: append([]pd.SourceStatus{}, kv[s.ID()]...),
 		}
 		for _, m := range h.Models {
@@ -192,7 +192,7 @@ func describeServers(fleet *pools.Fleet, locality *pd.Locality, drains Drains) [
 			own := s.OwnInFlight(leg, now)
 			status.Breakers[leg.String()] = string(s.Breaker(leg, now))
 			if reason := s.BreakerReason(leg); reason != "" {
-				status.Failures[leg.String()] = reason
+				status.Reasons[leg.String()] = reason
 			}
 			status.OfAll[leg.String()] = s.InFlight(leg, now).Requests
 			status.InFlight[leg.String()] = LegStatus{own.Requests, own.Tokens, float64(own.Queue.Microseconds()) / 1000}

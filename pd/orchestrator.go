@@ -387,14 +387,14 @@ func (o *Orchestrator) takeRetry(st *requestState, failed *LegError) bool {
 		return false
 	}
 	st.bind.tried.retries++
-	st.retries = retrying{failed, taken}
+	st.retrying = retrying{failed, taken}
 	return true
 }
 
 // endRetrying counts a retry where there is another server for it. Else it is given back, for requests that have one:
 // the budget is that of all models.
 func (o *Orchestrator) endRetrying(st *requestState, notFound error) {
-	failed := st.retries.failed
+	failed := st.retrying.failed
 	if failed == nil {
 		return
 	}
@@ -403,10 +403,10 @@ func (o *Orchestrator) endRetrying(st *requestState, notFound error) {
 		o.Metrics.retries.WithLabelValues(string(failed.Leg), string(failed.Kind)).Inc()
 	} else {
 		said = "leg failed, and there is no other server"
-		o.Budget.GiveBack(st.retries.taken)
+		o.Budget.GiveBack(st.retrying.taken)
 	}
 	o.Log.Warn(said, "request_id", st.req.ID, "leg", string(failed.Leg), "server", failed.Server, "kind", string(failed.Kind), "error", failed.Error())
-	st.retries = retrying{}
+	st.retrying = retrying{}
 }
 
 // recordDecision keeps the decision for /debug/decisions.

@@ -38,7 +38,7 @@ type requestState struct {
 	last        *LegError
 	lastHandoff *connector.Handoff // of the last decode leg, nil without one
 	servedBy    string             // the decode server of the last answer
-	retries     retrying           // what it is looking for another server for
+	retrying    retrying           // what it is looking for another server for
 	// retryWithoutBudget is set when the failure was expected and is not the server's.
 	retryWithoutBudget bool
 

@@ -54,11 +54,7 @@ func (d *Records) Add(decision Record) Number {
 	defer d.mu.Unlock()
 	number := d.first + Number(len(d.kept))
 	d.kept = append(d.kept, remembered{since: now.Sub(d.origin), hash: maphash.String(d.seed, decision.RequestID)})
-	if decision.Ended && decision.canPack() {
-		d.packLocked(number, decision)
-	} else {
-		d.keepWholeLocked(number, decision)
-	}
+	d.rememberLocked(number, decision)
 	d.expireLocked(now)
 	d.boundLocked()
 	return number
@@ -68,18 +64,28 @@ func (d *Records) Add(decision Record) Number {
 // continued: it is one request. It returns the number that it has, another one where that is forgotten.
 func (d *Records) Replace(number Number, decision Record) Number {
 	d.mu.Lock()
-	if number < d.first || number >= d.first+Number(len(d.kept)) {
+	if !d.isKeptLocked(number) {
 		d.mu.Unlock()
 		return d.Add(decision)
 	}
 	defer d.mu.Unlock()
-	if decision.Ended {
-		d.settleLocked(number, decision)
-	} else {
-		d.keepWholeLocked(number, decision)
-	}
+	d.rememberLocked(number, decision)
 	d.boundLocked()
 	return number
+}
+
+// isKeptLocked reports whether a decision is remembered by a number.
+func (d *Records) isKeptLocked(number Number) bool {
+	return number >= d.first && number < d.first+Number(len(d.kept))
+}
+
+// rememberLocked makes a decision what is remembered by its number, packed where nothing is to come.
+func (d *Records) rememberLocked(number Number, decision Record) {
+	if decision.Ended {
+		d.settleLocked(number, decision)
+		return
+	}
+	d.keepWholeLocked(number, decision)
 }
 
 // boundLocked cuts the oldest and forgets them, until the rest is no more than it may be.
@@ -154,7 +160,7 @@ func (d *Records) forgetOldestLocked() {
 func (d *Records) Complete(number Number, attempt int, m Measured, outcome string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if number < d.first || number >= d.first+Number(len(d.kept)) {
+	if !d.isKeptLocked(number) {
 		return
 	}
 	found := d.recordLocked(number)
