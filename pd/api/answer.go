@@ -66,8 +66,9 @@ const engineFailed = 500
 
 // Failure is what an engine says with status 200 of its own failure, as the status that it names, 500 where it names none:
 // an error object, nested or flat, or choices that it gave up, which are cut off. 0: it says of none. Streams end
-// with the same (Meaning.Failure). said is the error, nil of choices: their text is the model's. What SGLang's own API answers with a finish_reason of abort was aborted by somebody
-// who wants what there is (tokenizer_manager.py: its own failures have another status).
+// with the same (Meaning.Failure). said is the error, nil of choices: their text is the model's. What SGLang's own API
+// answers with a finish_reason of abort was aborted by somebody who wants what there is (tokenizer_manager.py: its own
+// failures have another status).
 func (a Answer) Failure() (status int, said []byte) {
 	switch e := a.Get("error"); {
 	case e.IsObject(), len(e) > 2 && e[0] == '"', string(a.Get("object")) == `"error"`:
@@ -77,7 +78,7 @@ func (a Answer) Failure() (status int, said []byte) {
 		return 0, nil
 	}
 	for choice := range a.Get("choices").ElementsOf(a.body.long) {
-		if finish, _ := choice.memberOf(a.body.long, "finish_reason").String(); gaveUp(finish) {
+		if finish, _ := plainString(choice.memberOf(a.body.long, "finish_reason")); gaveUp(string(finish)) { // not copied
 			return engineFailed, nil
 		}
 	}
