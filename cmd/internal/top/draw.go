@@ -58,6 +58,9 @@ func head(s *live.State) []line {
 	for i := range s.Gateways {
 		waiting, inFlight = waiting+s.Gateways[i].Waiting, inFlight+s.Gateways[i].InFlight
 	}
+	if s.History.Model != "" && !isServed(s, s.History.Model) {
+		return []line{ready, {"no server serves " + s.History.Model + ", and nobody has asked for it within the history", bad}}
+	}
 	return []line{
 		ready,
 		{fmt.Sprintf("%s, last minute: %.1f answers/s, %d failed; now %d waiting, %d in flight", of, float64(p.Answers)/60, p.Failed, waiting, inFlight), failed},
@@ -65,6 +68,16 @@ func head(s *live.State) []line {
 			some(p.First, p.TTFT50), some(p.First, p.TTFT99), some(p.Gaps, p.ITL50), some(p.Gaps, p.ITL99), share(p.Cached), share(p.Predicted))},
 		{text: "TTFT mean: " + parts(&p.Parts)},
 	}
+}
+
+// isServed reports whether a server has the model, or requests for it are known.
+func isServed(s *live.State, model string) bool {
+	if slices.ContainsFunc(s.Models, func(m live.Model) bool { return m.ID == model }) {
+		return true
+	}
+	return slices.ContainsFunc(s.Servers, func(of live.Server) bool {
+		return slices.Contains(of.Models, model) || slices.ContainsFunc(of.Adapters, func(a live.Adapter) bool { return a.Name == model })
+	})
 }
 
 // parts are what the time to the first token went to, those that took some.

@@ -101,6 +101,17 @@ func TestDraw_WantedIsUnknown(t *testing.T) {
 	}
 }
 
+// A model that is not there is said to be none, and not to have answered nothing.
+func TestDraw_NamesAModelThatIsNone(t *testing.T) {
+	for model, none := range map[string]bool{"": false, "m": false, "sql": false, "asked": false, "nope": true} {
+		s := state()
+		s.Servers[0].Models, s.Models, s.History.Model = []string{"m"}, []live.Model{{ID: "asked"}}, model
+		if got := strings.Join(Draw(&s, Size{}, false), "\n"); strings.Contains(got, "no server serves nope") != none || strings.Contains(got, "answers/s") == none {
+			t.Errorf("%q: %s", model, got)
+		}
+	}
+}
+
 // A view is never wider or higher than the terminal, however small that is, and of many servers it
 // says how many are left out.
 func TestDraw_FitsTheTerminal(t *testing.T) {
