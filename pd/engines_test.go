@@ -205,6 +205,7 @@ func requestOf(t *testing.T, d *api.Dialect, text string) *Request {
 	}
 	r := &Request{ID: "r", Dialect: d, Model: gjson.Get(text, "model").Str, Body: body, Header: http.Header{}, PromptTokens: 40, OutputTokens: predict.UnknownOutput}
 	r.Stream = gjson.Get(text, "stream").Bool()
+	r.Aggregated = gjson.Get(text, "n").Int() > 1
 	for _, field := range d.Limits() {
 		if most := gjson.Get(text, field); most.Exists() {
 			r.MaxOutput, r.MaxField = int(most.Int()), field

@@ -160,14 +160,18 @@ func (o *Orchestrator) reset(st *requestState) {
 	st.bind = bindRequest{req: st.client, base: o.BaseOf(st.client.Model), arrived: st.arrived, entry: st.entry, waited: st.entry.Waited, returns: returns}
 	st.bind.firstFromPrefill = firstTokens{o}.mayBeFromPrefill(st.client)
 	st.bind.tried.mustAggregate = st.client.Aggregated || failsAtOneToken(st.client) || o.Suspects.DiedOfHandoff(st.client, st.arrived)
-	if o.Config.ContinueStreams && st.client.Stream && !st.client.Aggregated && !st.client.proxied {
-		st.transcript, st.notContinuedFor = newTranscript(o.Fleet, st.client, o.Config.ContinueByText)
+	if o.Config.ContinueStreams && st.client.Stream && !st.client.proxied {
+		st.transcript, st.notContinued = newTranscript(o.Fleet, st.client, o.Config.ContinueByText)
 	}
 }
 
-// newTranscript is a transcript of what is said to a request, nil where it could not be
-// continued, as for a field of the request.
-func newTranscript(fleet *pools.Fleet, req *Request, byText bool) (t *transcript.Transcript, forField string) {
+var errAggregated = errors.New("it asks for what one server alone can answer, as for n above 1")
+
+// newTranscript is a transcript of what is said to a request, or why it could not be continued.
+func newTranscript(fleet *pools.Fleet, req *Request, byText bool) (*transcript.Transcript, error) {
+	if req.Aggregated {
+		return nil, errAggregated
+	}
 	m, _ := fleet.Model(req.Model) // its zero value is a length that is not known
 	return transcript.New(req.forTranscript(), m.MaxModelLen, byText)
 }

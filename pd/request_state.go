@@ -42,11 +42,11 @@ type requestState struct {
 	// retryWithoutBudget is set when the failure was expected and is not the server's.
 	retryWithoutBudget bool
 
-	transcript      *transcript.Transcript // nil where a stream cannot be continued
-	notContinuedFor string                 // the field of the request for which that is so; "": for another reason
-	continuations   int                    // how often its stream was continued
-	begun           []byte                 // the events of its stream that prefill's token makes
-	decision        decision.Number        // as it is remembered; 0: it is not
+	transcript    *transcript.Transcript // nil where a stream cannot be continued
+	notContinued  error                  // why it cannot, nil where the request is no stream or continuing is turned off
+	continuations int                    // how often its stream was continued
+	begun         []byte                 // the events of its stream that prefill's token makes
+	decision      decision.Number        // as it is remembered; 0: it is not
 
 	memory TextMemory // of the client's text, until it is given back; nil: it is not
 

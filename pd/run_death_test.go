@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -115,20 +117,27 @@ func (d *dyingStream) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A stream that breaks counts against its request, and takes its server out, where it cannot be continued too.
+// A stream that breaks counts against its request, and takes its server out, where it cannot be continued too. The log
+// says why it cannot.
 func TestRun_AQueryOfDeathIsHeldBackWhoseStreamCannotBeContinued(t *testing.T) {
 	for name, c := range map[string]struct {
 		dialect *api.Dialect
 		more    string
-		change  func(*Orchestrator)
+		turnOff bool
+		why     []string // of each of the two streams
 	}{
-		"streams are not continued": {api.Chat, "", func(o *Orchestrator) { o.Config.ContinueStreams = false }},
-		"logprobs":                  {api.Chat, `,"logprobs":true`, nil},
-		"a seed":                    {api.Completions, `,"seed":7`, nil},
-		"a message":                 {api.Messages, "", nil},
-		"a response":                {api.Responses, "", nil},
+		"streams are not continued": {api.Chat, "", true, nil},
+		"logprobs":                  {api.Chat, `,"logprobs":true`, false, twice("the request has the field logprobs")},
+		"a seed":                    {api.Completions, `,"seed":7`, false, twice("the request has the field seed")},
+		"two answers":               {api.Chat, `,"n":2`, false, twice(errAggregated.Error())},
+		"a message":                 {api.Messages, "", false, twice("answers of its API are not followed")},
+		"a response":                {api.Responses, "", false, twice("answers of its API are not followed")},
 	} {
-		f := newEngineFleet(t, fleetShape{decode: 3, orchestrator: c.change})
+		var log strings.Builder
+		f := newEngineFleet(t, fleetShape{decode: 3, orchestrator: func(o *Orchestrator) {
+			o.Config.ContinueStreams = !c.turnOff
+			o.Log = slog.New(slog.NewTextHandler(&log, nil))
+		}})
 		f.diesInStream()
 		ask := func() (reply, error) { return f.run(t.Context(), f.asks(c.dialect, more(c.dialect, true)+c.more)) }
 		for died := range 2 {
@@ -141,6 +150,9 @@ func TestRun_AQueryOfDeathIsHeldBackWhoseStreamCannotBeContinued(t *testing.T) {
 			if down := f.down(); down != died+1 {
 				t.Errorf("%s: %d servers are down after %d deaths", name, down, died+1)
 			}
+		}
+		if whys := reasonsIn(log.String()); !slices.EqualFunc(whys, c.why, strings.HasSuffix) {
+			t.Errorf("%s: not continued because of %q, want %q", name, whys, c.why)
 		}
 		if _, err := ask(); !errors.Is(err, retry.ErrQuarantined) {
 			t.Errorf("%s: %v", name, err)
@@ -156,6 +168,18 @@ func TestRun_AQueryOfDeathIsHeldBackWhoseStreamCannotBeContinued(t *testing.T) {
 		f.served(f.asks(api.Chat, more(api.Chat, true)+`,"user":"another"`))
 		f.nothingIsLeft()
 	}
+}
+
+func twice(s string) []string { return []string{s, s} }
+
+// reasonsIn are those that a log has for streams that are not continued.
+func reasonsIn(log string) (whys []string) {
+	for line := range strings.Lines(log) {
+		if _, why, is := strings.Cut(line, ` reason="`); is && strings.Contains(line, "it cannot be continued") {
+			whys = append(whys, strings.TrimSuffix(why, "\"\n"))
+		}
+	}
+	return whys
 }
 
 // A request that goes to servers which have died before they read it has killed none, however

@@ -13,7 +13,6 @@ import (
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/histogram"
-	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -286,11 +285,10 @@ func (a streamedAnswer) relay(ctx context.Context, st *requestState, b *binding)
 	switch {
 	case o.continuesStreamOf(st):
 		answer.Stream.continueOn = func(broken *BrokenStreamError) (*Stream, []byte, error) { return o.continueStream(ctx, st, broken) }
-	case st.notContinuedFor != "":
+	case st.notContinued != nil:
 		answer.Stream.continueOn = func(*BrokenStreamError) (*Stream, []byte, error) {
-			err := &transcript.FieldError{Field: st.notContinuedFor}
-			o.logNotContinued(st, err)
-			return nil, nil, err
+			o.logNotContinued(st, st.notContinued)
+			return nil, nil, st.notContinued
 		}
 	}
 	switch {

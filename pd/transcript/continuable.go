@@ -101,17 +101,17 @@ func notContinuable(body api.Body) string {
 	return ""
 }
 
-// FieldError is that an answer is not continued for a field of the request. It names the field, and not what it says.
-type FieldError struct{ Field string }
+// fieldError is that an answer is not continued for a field of the request. It names the field, and not what it says.
+type fieldError struct{ Field string }
 
 // maxField is how much of a field's name is told, in bytes: a client may have made it up.
 const maxField = 64
 
-func (e *FieldError) Error() string {
+func (e *fieldError) Error() string {
 	return fmt.Sprintf("%v: the request has the field %s", errMoreThanIDs, e.Field[:min(len(e.Field), maxField)])
 }
 
-func (e *FieldError) Unwrap() error { return errMoreThanIDs }
+func (e *fieldError) Unwrap() error { return errMoreThanIDs }
 
 // onlyText reports whether a chat's messages are text: an image is no token, and ids
 // alone would leave it out.

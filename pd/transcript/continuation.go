@@ -29,7 +29,7 @@ func (t *Transcript) Continue() (Continuation, error) {
 	left := t.req.left(t.modelLen, t.promptTokens, t.deliveredTokens)
 	switch {
 	case t.seamOnly != "":
-		return Continuation{}, &FieldError{t.seamOnly}
+		return Continuation{}, &fieldError{t.seamOnly}
 	case (!t.asked || t.withoutIDs) && t.text.supported:
 		return t.continueAsChat()
 	case !t.asked || t.withoutIDs:
@@ -37,7 +37,7 @@ func (t *Transcript) Continue() (Continuation, error) {
 	case t.beyondIDs || t.promptTokens == 0 || t.deliveredTokens == 0 || left <= 0:
 		return Continuation{}, errMoreThanIDs
 	case !t.isOnlyText():
-		return Continuation{}, &FieldError{"messages"}
+		return Continuation{}, &fieldError{"messages"}
 	}
 	t.answer, t.answerTokens = t.answer[:t.deliveredBytes], t.deliveredTokens
 	t.tokensBefore, t.continued, t.behindFirst, t.keepsCache = t.deliveredTokens, true, false, false

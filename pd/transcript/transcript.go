@@ -1,6 +1,8 @@
 package transcript
 
 import (
+	"errors"
+
 	"github.com/tandem-gateway/tandem/pd/api"
 )
 
@@ -52,21 +54,32 @@ type Request struct {
 
 // New returns the transcript of a stream with one answer, nil where it cannot be
 // continued. modelLen is how many tokens prompt and answer may have together, 0 if unknown.
-// With byText a chat may be continued by its text where the engine reports no ids. forField is the field of the request
-// for which there is none, "" for another reason.
-func New(req Request, modelLen int, byText bool) (t *Transcript, forField string) {
-	if !req.isFollowed(modelLen) {
-		return nil, ""
+// With byText a chat may be continued by its text where the engine reports no ids. The error is why there is none: a
+// fieldError, or what it is of the request or the model.
+func New(req Request, modelLen int, byText bool) (*Transcript, error) {
+	if err := req.isFollowed(modelLen); err != nil {
+		return nil, err
 	}
 	if field := notContinuable(req.Body); field != "" {
-		return nil, field
+		return nil, &fieldError{field}
 	}
-	return newTranscript(req, modelLen, byText), ""
+	return newTranscript(req, modelLen, byText), nil
 }
 
-// isFollowed reports whether answers of the request's API are followed, and the end of this one is known.
-func (r *Request) isFollowed(modelLen int) bool {
-	return (r.Dialect == api.Chat || r.Dialect == api.Completions) && (modelLen > 0 || r.MaxOutput > 0)
+var (
+	errOtherAPI = errors.New("answers of its API are not followed")
+	errNoBound  = errors.New("it bounds no answer, and the engines tell no max_model_len")
+)
+
+// isFollowed is why an answer to the request is not followed: those of its API are not, or its end is not known.
+func (r *Request) isFollowed(modelLen int) error {
+	switch {
+	case r.Dialect != api.Chat && r.Dialect != api.Completions:
+		return errOtherAPI
+	case modelLen == 0 && r.MaxOutput == 0:
+		return errNoBound
+	}
+	return nil
 }
 
 func newTranscript(req Request, modelLen int, byText bool) *Transcript {
@@ -78,7 +91,7 @@ func newTranscript(req Request, modelLen int, byText bool) *Transcript {
 // ForFirst is New for an answer that prefill's token may begin: also of one that could not be
 // continued if it broke later on.
 func ForFirst(req Request, modelLen int, byText bool) *Transcript {
-	if !req.isFollowed(modelLen) {
+	if req.isFollowed(modelLen) != nil {
 		return nil
 	}
 	field := notContinuable(req.Body)
