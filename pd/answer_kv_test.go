@@ -1,6 +1,8 @@
 package pd
 
 import (
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +11,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -155,5 +158,30 @@ func TestSetAnswers_CompetesWithComputing(t *testing.T) {
 	c.Remote.PerByte = 1
 	if m.PullSource([]cost.Candidate{c}, "p", len(other)) != "" {
 		t.Error("a read that takes for ever is chosen")
+	}
+}
+
+// A prefill that was to read an answer's KV, and whose engine says with status 200 that it failed, is none: the prompt is to
+// be computed, without that KV.
+func TestAnswerKV_AFailureWithinAnAnswerIsNoRead(t *testing.T) {
+	for body, read := range map[string]bool{
+		`{"object":"error","message":"the blocks are gone","code":500}`:              false,
+		`{"error":{"message":"try later","code":503}}`:                               false,
+		`{"choices":[{"index":0,"message":{"content":""},"finish_reason":"abort"}]}`: false,
+		`[]`: false,
+		`{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"length"}],"kv_transfer_params":{}}`: true,
+	} {
+		f := newTestFleet(t, 1, testPrompt(100))
+		f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+		})
+		st, b := f.bound(t, false)
+		st.client.Dialect, b.reads = api.Chat, &answerkv.Answer{Server: b.decode.Server().ID()}
+		transfer := st.transfer(b)
+		transfer.Answer = &connector.AnswerKV{Handoff: []byte(keptBlocks), IDs: testPrompt(100), Tokens: 64, Block: 16}
+		answer, failed := answerKV{f.Orchestrator}.sendPrefill(t.Context(), st, b, transfer, api.Chat)
+		if failed != nil || answer.IsOfPrefill() != read || (transfer.Answer != nil) != read {
+			t.Errorf("%s: an answer %v, failed %v, still to be read %v", body, answer.IsOfPrefill(), failed, transfer.Answer != nil)
+		}
 	}
 }

@@ -176,6 +176,7 @@ func TestStream_ContinuedOnTheOnlyServerThereIs(t *testing.T) {
 	f.nothingIsLeft()
 
 	f = newEngineFleet(t, fleetShape{prefill: 1, decode: 1})
+	f.Budget = retry.NewBudget(0, 1)
 	f.breaksOnce(engine.FaultErrorAfterTokens, 5)
 	answer, err := f.Run(t.Context(), f.asks(api.Chat, streamed))
 	if err != nil {
@@ -192,6 +193,9 @@ func TestStream_ContinuedOnTheOnlyServerThereIs(t *testing.T) {
 	answer.Stream.Close()
 	f.nothingIsLeft()
 	f.wantMetrics(map[string]float64{"tandem_continuations_total{outcome=failed}": 1, "tandem_continuations_total": 1})
+	if _, ok := f.Budget.TakeRetry(time.Now()); !ok {
+		t.Error("a continuation that found no server took the retry of a request that has one")
+	}
 }
 
 // Where only the end of a stream is missing, the answer is whole: the client gets the end.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
@@ -81,6 +82,31 @@ func TestRun_ARetryWithoutAnotherServerIsNone(t *testing.T) {
 	if made, spent := testutil.CollectAndCount(f.Metrics.retries), testutil.ToFloat64(f.Metrics.exhausted); made != 0 || spent != 0 {
 		t.Errorf("%d kinds of retries, %v for which there was no budget", made, spent)
 	}
+}
+
+// Nor is one whose prompt fits on no server that is left.
+func TestRun_ARetryThatFitsNowhereIsNone(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{decode: 1, engine: func(c *engine.Config) { c.MaxModelLen = 64 }})
+	f.identified()
+	f.Budget = retry.NewBudget(0, 1)
+	req := requestOf(t, api.Completions, `{"model":"m","prompt":[1,2,3],"max_tokens":1}`)
+	req.PromptIsIDs, req.PromptTokens = true, 100
+	st, err := f.wait(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.locate(t.Context(), st)
+	taken, _ := f.Budget.TakeRetry(time.Now())
+	st.retrying = retrying{&LegError{Leg: AggregatedLeg, Kind: Broken, Err: errSilent}, taken}
+	var long *ContextLengthError
+	if _, err := f.assign(t.Context(), st); !errors.As(err, &long) {
+		t.Errorf("the client is told %v", err)
+	}
+	f.end(st)
+	if _, ok := f.Budget.TakeRetry(time.Now()); !ok {
+		t.Error("the budget is spent")
+	}
+	f.wantMetrics(map[string]float64{"tandem_retries_total": 0})
 }
 
 // What ends a request behind a failed leg is that leg's error, but where its client has left.
