@@ -93,6 +93,7 @@ func (s *Stream) Here() (out []byte, here bool) {
 	if s.ended || s.behind != nil {
 		return nil, false
 	}
+	s.dropText() // a prefill that ended behind the first event is noticed here
 	return s.leg.Here()
 }
 
