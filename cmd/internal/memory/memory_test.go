@@ -215,6 +215,42 @@ func TestTarget_GivesBackWhatABurstLeft(t *testing.T) {
 	}
 }
 
+// What counts as alive is found anew once a heap has rested for an interval, and not again until it has grown.
+func TestTarget_LooksAgainAtAHeapAtRest(t *testing.T) {
+	const mb = 1 << 20
+	now := time.Now()
+	c := &target{percent: 50, room: unhurried, collected: reading{now, 90 * mb}, looked: reading{now, 90 * mb}}
+	h := heap{live: 62 * mb, allocated: 90 * mb, unused: 3 * mb}
+	look := func(grown uint64) bool {
+		now, h.allocated = now.Add(interval/8), h.allocated+grown
+		return c.look(now, h)
+	}
+	for step, grown := range []uint64{8 * mb, 8 * mb, 0, 0, 0, 0, 0, 0, 0, 0} {
+		if look(grown) {
+			t.Fatalf("it is collected at look %d", step)
+		}
+	}
+	if !look(0) {
+		t.Error("it rests for an interval and is not collected")
+	}
+	c.afterCollection(now, h)
+	for range 20 {
+		if look(0) {
+			t.Error("it is collected again")
+		}
+	}
+	look(8 * mb)
+	for range 8 {
+		look(0)
+	}
+	if h.live = 2 * mb; look(0) {
+		t.Error("two megabytes are collected for nothing")
+	}
+	if h.live = 62 * mb; !look(0) {
+		t.Error("it has grown, rests again and is not collected")
+	}
+}
+
 // Of a heap that was let go the unused part is known, until the system has it.
 func TestReadHeap_KnowsWhatIsUnused(t *testing.T) {
 	big := make([]byte, 64<<20)

@@ -73,11 +73,12 @@ func RecordNothing() { runtime.MemProfileRate = 0 }
 type target struct {
 	mu        sync.Mutex // guards all below
 	percent   int
-	pace      float64 // bytes allocated per second
-	room      uint64  // bytes that a small heap may grow: cautious to unhurried
-	live      uint64  // bytes that the last collection left
-	collected reading // at the last collection
-	looked    reading // by watch
+	pace      float64   // bytes allocated per second
+	room      uint64    // bytes that a small heap may grow: cautious to unhurried
+	live      uint64    // bytes that the last collection left
+	collected reading   // at the last collection
+	looked    reading   // by watch
+	rests     time.Time // since when the heap is at rest; zero: it is not
 	stopped   bool
 }
 
@@ -168,18 +169,34 @@ func (t *target) look(now time.Time, h heap) (giveBack bool) {
 	next := reading{now, h.allocated}
 	t.pace = t.looked.paceTo(next)
 	t.looked = next
-	if giveBack = t.setLocked(h.live) && h.isLeftBehind(t.pace); giveBack {
+	switch {
+	case !atRest(t.pace):
+		t.rests = time.Time{}
+	case t.rests.IsZero():
+		t.rests = now
+	}
+	if giveBack = t.setLocked(h.live) && (h.isLeftBehind(t.pace) || t.isOutdated(now, h)); giveBack {
 		t.room = cautious // a heap at rest begins anew
 	}
 	return giveBack
 }
 
+// atRest reports whether a heap that grows by so many bytes per second is at rest: where more than slack comes in an
+// interval, requests do.
+func atRest(pace float64) bool { return pace*interval.Seconds() < slack }
+
+// isOutdated reports whether what counts as alive of a heap is from before it came to rest, an interval ago: since then
+// the long prompts of a thousand streams may have been let go, and at rest nothing else leads to a collection for
+// minutes.
+func (t *target) isOutdated(now time.Time, h heap) bool {
+	return !t.rests.IsZero() && now.Sub(t.rests) >= interval && t.collected.at.Before(t.rests) && h.live > slack && h.live+h.unused < mostAtOnce
+}
+
 // isLeftBehind reports whether much of the memory is of no use, and will not be soon to a heap that grows by pace
-// bytes per second. Where more than slack comes in an interval, requests do: two collections at once and the memory's
-// way to the system delayed some twenty of them by milliseconds, and the runtime gives it back by and by.
+// bytes per second. It is not while requests come: two collections at once and the memory's way to the system delayed
+// some twenty of them by milliseconds, and the runtime gives it back by and by.
 func (h heap) isLeftBehind(pace float64) bool {
-	soon := pace * interval.Seconds()
-	return h.unused > leftover && h.unused > h.live/4 && h.live+h.unused < mostAtOnce && soon < min(slack, float64(h.unused)/4)
+	return atRest(pace) && h.unused > leftover && h.unused > h.live/4 && h.live+h.unused < mostAtOnce && pace*interval.Seconds() < float64(h.unused)/4
 }
 
 func (t *target) setLocked(live uint64) (goesOn bool) {
