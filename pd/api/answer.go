@@ -78,7 +78,7 @@ func (a Answer) Failure() (status int, said []byte) {
 		return 0, nil
 	}
 	for choice := range a.Get("choices").ElementsOf(a.body.long) {
-		if finish, _ := plainString(choice.memberOf(a.body.long, "finish_reason")); gaveUp(string(finish)) { // not copied
+		if finish, _ := plainString(choice.memberOf(a.body.long, "finish_reason")); GaveUp(string(finish)) { // not copied
 			return engineFailed, nil
 		}
 	}

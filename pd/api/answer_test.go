@@ -162,6 +162,8 @@ func TestAnswer_FailureAndWhatIsNone(t *testing.T) {
 		{Chat, `{"choices":[{"index":0,"message":{"content":"\"error\": \"abort\""},"finish_reason":"stop"}],"error":null}`, 0, true},
 		{Chat, `{"choices":[{"index":0,"finish_reason":null}],"error":"","object":"chat.completion"}`, 0, true},
 		{Chat, `{"choices":[{"index":0,"finish_reason":"stop"},{"index":1,"finish_reason":"abort"}]}`, 500, true},
+		{Chat, `{"choices":[{"index":0,"finish_reason":"cancelled"}]}`, 500, true},
+		{Completions, `{"choices":[{"index":0,"finish_reason":"timeout"}]}`, 500, true},
 		{Completions, `{"choices":[{"index":0,"text":"a","finish_reason":"error"}]}`, 500, true},
 		{Chat, `{"object":"error","message":"EngineCore encountered an issue","code":500}`, 500, false},
 		{Chat, `{"object":"error","message":"too long","code":400}`, 400, false},

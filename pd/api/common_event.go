@@ -108,7 +108,7 @@ func (h *commonChoice) read(at *jsonscan.Cursor, into *Chunk, prompts PromptRead
 			into.Finish = at.Value()
 			reason, plain := plainString(into.Finish)
 			h.finished = len(reason) > 0
-			common = plain && !gaveUp(string(reason)) && h.seen.once(memberFinish)
+			common = plain && !GaveUp(string(reason)) && h.seen.once(memberFinish)
 		case "delta":
 			common = h.seen.once(memberDelta) && h.delta.read(at, into)
 		case "text":

@@ -60,7 +60,7 @@ func inspectChunk(data []byte) (Meaning, []gjson.Result) {
 	for _, c := range choices {
 		switch finish := c.Get("finish_reason").String(); {
 		case finish == "":
-		case gaveUp(finish):
+		case GaveUp(finish):
 			return Meaning{Failure: "the engine ended the answer with an error"}, nil
 		default:
 			g.Finished = append(g.Finished, int(c.Get("index").Int()))
@@ -69,8 +69,15 @@ func inspectChunk(data []byte) (Meaning, []gjson.Result) {
 	return g, choices
 }
 
-// gaveUp reports whether the engine gave a choice up, by its finish_reason.
-func gaveUp(finish string) bool { return finish == "error" || finish == "abort" }
+// GaveUp reports whether the engine gave a choice up, by its finish_reason: error and abort of vLLM and SGLang, cancelled
+// and timeout of TensorRT-LLM (executor/result.py CompletionOutput).
+func GaveUp(finish string) bool {
+	switch finish {
+	case "error", "abort", "cancelled", "timeout":
+		return true
+	}
+	return false
+}
 
 func inspectResponses(data []byte) Meaning {
 	if string(data) == "[DONE]" {

@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 // usage counts tokens as Anthropic does: the input is less what was read from a cache or
@@ -56,7 +58,7 @@ var errNoEnd = errors.New("the engine's answer stops without a reason")
 // short must not run. What the engine did not end, or gave up, is no answer.
 func (e *ending) reason() (reason string, sequence *string, err error) {
 	switch {
-	case e.finish == "" || e.finish == "error" || e.finish == "abort":
+	case e.finish == "" || api.GaveUp(e.finish):
 		return "", nil, errNoEnd
 	case e.finish == "length":
 		return "max_tokens", nil, nil
