@@ -114,6 +114,7 @@ func TestChart_RefusesWhatItDoesNotKnow(t *testing.T) {
 		"picker.pool.targetPorts={1,2,3,4,5,6,7,8,9}": "/picker/pool/targetPorts",
 		"image.digest=latest":                         "/image/digest",
 		"pools.a.role=decode,pools.a.engine=sglang,pools.a.nodes=2": "pools.a: nodes above 1 are written for vllm",
+		"pools.a.role=decode,pools.a.gpus=6,pools.a.ranks=4":        "pools.a: 6 GPUs are no multiple of 4 ranks",
 		"picker.enabled=true": "picker.pool.selector names no pods",
 		"gateway.create=true": "gateway.className names no class",
 		"picker.enabled=true,picker.pool.selector.app=a,picker.leaderOnly=true,redis.deploy=false": "picker.leaderOnly needs a redis",
@@ -121,6 +122,29 @@ func TestChart_RefusesWhatItDoesNotKnow(t *testing.T) {
 		text, err := helm(t, "default", "template", "tandem", "deploy/chart", "--set", set)
 		if err == nil || !strings.Contains(text, want) {
 			t.Errorf("--set %s (%v): want %q in\n%s", set, err, want, text)
+		}
+	}
+}
+
+// GPUs beyond a pod's ranks compute each layer together: no engine does so by itself.
+func TestChart_GPUsOfAPodComputeTogether(t *testing.T) {
+	for set, want := range map[string][]string{
+		"gpus=1":                                {"!parallel-size", "!tp-size", "!tp_size"},
+		"gpus=0":                                {"!parallel-size"},
+		"gpus=4":                                {"--tensor-parallel-size=4", "!--data-parallel-size"},
+		"gpus=8,ranks=4":                        {"--tensor-parallel-size=2", "--data-parallel-size=4"},
+		"gpus=4,ranks=4":                        {"!--tensor-parallel-size", "--data-parallel-size=4"},
+		"gpus=8,ranks=4,nodes=2":                {"--tensor-parallel-size=2 \\\n", "--data-parallel-size=8"},
+		"gpus=4,engine=sglang":                  {"--tp-size=4", "!--dp-size"},
+		"gpus=8,ranks=4,engine=sglang":          {"--tp-size=8", "--dp-size=4"},
+		"gpus=4,engine=trtllm":                  {"--tp_size=4"},
+		"gpus=2,args[0]=--tensor-parallel-size": {"--tensor-parallel-size=2\n            - \"--tensor-parallel-size\""},
+	} {
+		text := rendered(t, "default", "tandem", "--set", "pools.a.role=decode,pools.a."+strings.ReplaceAll(set, ",", ",pools.a."))
+		for _, part := range want {
+			if part, not := strings.CutPrefix(part, "!"); strings.Contains(text, part) == not {
+				t.Errorf("--set %s: %q is there: %v\n%s", set, part, not, text)
+			}
 		}
 	}
 }

@@ -20,8 +20,21 @@ preStop:
             time.sleep(0.5)
 {{- end }}
 
+{{/*
+How many GPUs compute a layer together: those of a pod, shared by its ranks. SGLang's ranks of attention lie within
+them (--dp-size divides --tp-size). What args say comes behind it and counts.
+*/}}
+{{- define "tandem.tensorParallel" -}}
+{{- $gpus := max 1 (int .pool.gpus) }}
+{{- if and .pool.gpus (mod $gpus (int .pool.ranks)) }}
+{{- fail (printf "pools.%s: %d GPUs are no multiple of %d ranks" .name $gpus (int .pool.ranks)) }}
+{{- end }}
+{{- if eq .pool.engine "sglang" }}{{ $gpus }}{{ else }}{{ max 1 (div $gpus (int .pool.ranks)) }}{{ end }}
+{{- end }}
+
 {{- define "tandem.vllm" -}}
 {{- $p := .pool }}
+{{- $together := int (include "tandem.tensorParallel" .) }}
 {{- $grouped := gt (int $p.nodes) 1 }}
 {{- $base := "5557" }}
 {{- $replay := "5657" }}
@@ -44,6 +57,9 @@ command:
       --data-parallel-size={{ mul $p.nodes $p.ranks }} --data-parallel-size-local={{ $p.ranks }} \
       --data-parallel-start-rank=$first --data-parallel-hybrid-lb \
       --data-parallel-address="$LWS_LEADER_ADDRESS" --data-parallel-rpc-port=5555 --enable-expert-parallel \
+      {{- if gt $together 1 }}
+      --tensor-parallel-size={{ $together }} \
+      {{- end }}
       {{- if ne $p.role "both" }}
       --kv-transfer-config='{{ $transfer }}' \
       {{- end }}
@@ -66,6 +82,9 @@ args:
   - --enable-scale-out
   {{- if gt (int $p.ranks) 1 }}
   - --data-parallel-size={{ $p.ranks }}
+  {{- end }}
+  {{- if gt $together 1 }}
+  - --tensor-parallel-size={{ $together }}
   {{- end }}
   {{- range $p.args }}
   - {{ . | quote }}
@@ -100,6 +119,7 @@ lifecycle:
 
 {{- define "tandem.sglang" -}}
 {{- $p := .pool }}
+{{- $together := int (include "tandem.tensorParallel" .) }}
 command: [python3, -m, sglang.launch_server]
 args:
   - --model-path={{ $p.model }}
@@ -116,6 +136,9 @@ args:
   - --enable-metrics
   # Usage says what caches had of a prompt.
   - --enable-cache-report
+  {{- if gt $together 1 }}
+  - --tp-size={{ $together }}
+  {{- end }}
   {{- if gt (int $p.ranks) 1 }}
   - --dp-size={{ $p.ranks }}
   - --enable-dp-attention
@@ -147,6 +170,7 @@ lifecycle:
 
 {{- define "tandem.trtllm" -}}
 {{- $p := .pool }}
+{{- $together := int (include "tandem.tensorParallel" .) }}
 command: [trtllm-serve, serve]
 args:
   - {{ $p.model }}
@@ -154,6 +178,9 @@ args:
   - --port=8000
   - --backend=pytorch
   - --extra_llm_api_options=/etc/trtllm/config.yaml
+  {{- if gt $together 1 }}
+  - --tp_size={{ $together }}
+  {{- end }}
   {{- range $p.args }}
   - {{ . | quote }}
   {{- end }}
@@ -181,6 +208,7 @@ lifecycle:
 {{- define "tandem.trtllmConfig" -}}
 print_iter_log: false
 enable_iter_perf_stats: true
+return_perf_metrics: true # without it there is no /prometheus/metrics, and the gateway sees no load
 {{- if ne .role "both" }}
 cache_transceiver_config: {backend: DEFAULT}
 {{- end }}
