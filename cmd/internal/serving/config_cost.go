@@ -22,7 +22,7 @@ func defaultCost() costConfig {
 
 func (c *costConfig) bind(fs *pflag.FlagSet) {
 	fs.StringVar((*string)(&c.Rule), "policy", string(c.Rule),
-		"how a pair is chosen: `joint`, or to compare with: prefill-first, least-load, round-robin, random; these need --binding arrival")
+		"`rule` by which a pair is chosen: joint, or to compare with: prefill-first, least-load, round-robin, random; these need --binding arrival")
 	fs.DurationVar(&c.Adapter.Load, "adapter-load", c.Adapter.Load,
 		"assumed time to load an adapter, until loads were seen; 0: requests go anywhere, whatever must be loaded")
 	fs.DurationVar(&c.Adapter.Swap, "adapter-swap", c.Adapter.Swap, "assumed time for a loaded adapter to get into the batch")

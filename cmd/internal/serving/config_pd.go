@@ -37,7 +37,7 @@ func (c *pdConfig) bindLimits(fs *pflag.FlagSet) {
 	fs.IntVar(&c.queue.MaxInFlight, "max-in-flight", c.queue.MaxInFlight, "requests past the queue at once, to the end of their streams")
 	fs.IntVar(&c.queue.MaxWaiting, "max-waiting", c.queue.MaxWaiting, "requests in the queue at once")
 	fs.Int64Var(&c.queue.MaxBytes, "max-held", c.queue.MaxBytes,
-		"request bodies held at once, `bytes`, and as much again while they arrive; memory is up to three times as much")
+		"`bytes` of request bodies that are held at once, and as much again while they arrive; memory is up to three times as much")
 	fs.DurationVar(&c.queue.MaxWait, "max-wait", c.queue.MaxWait, "longest time in the queue")
 	fs.DurationVar(&c.hold.MaxWait, "hold", c.hold.MaxWait,
 		"time for which requests are held while a role has no server; 0: three cold starts where both roles may go to zero, "+
@@ -46,7 +46,7 @@ func (c *pdConfig) bindLimits(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.EnginePriority, "engine-priority", c.EnginePriority,
 		"send engines the order of service in the priority field; they must schedule by priority, or they refuse it")
 	fs.StringVar((*string)(&c.binding), "binding", string(c.binding),
-		"when requests get their servers: `arrival`, or late: when the prefill server that is best for them is about to be free")
+		"`time` at which requests get their servers: arrival, or late, when the prefill server that is best for them is about to be free")
 	fs.DurationVar(&c.PrefillTimeout, "prefill-timeout", c.PrefillTimeout, "time for a prefill leg")
 	fs.DurationVar(&c.FirstEventTimeout, "first-event-timeout", c.FirstEventTimeout, "time for decode to give the first content of a stream")
 	fs.DurationVar(&c.IdleTimeout, "idle-timeout", c.IdleTimeout, "time between two events of a stream")
@@ -80,20 +80,20 @@ func (c *pdConfig) bindService(fs *pflag.FlagSet) {
 			"was not looked up yet, or cannot be, is not); the request is prefilled elsewhere or decoded alone; without it hand-offs with a host "+
 			"that is certainly another's are counted and warned of")
 	fs.StringVar((*string)(&c.FirstToken), "first-token", string(c.FirstToken),
-		"which leg says the first token of an answer, prefill or decode, `leg`: prefill's goes to the client while the KV travels, or as much "+
-			"later as itl-slo needs, and decode goes on behind it, where that is known to give the answer of one engine (vLLM since 0.32 with NIXL; chat and completions); "+
-			"with decode it is computed again there")
+		"`leg` from which the client gets the first token of an answer: prefill, as soon as prefill has it, while the KV travels, or as much "+
+			"later as itl-slo needs, where that is known to give the answer of one engine (vLLM since 0.32 with NIXL; chat and completions); "+
+			"or decode, which computes it again behind the transfer")
 	fs.StringVar((*string)(&c.AnswerKV), "answer-kv", string(c.AnswerKV),
-		"of which servers' answers the next turn's prefill may read the KV from decode, `off`, reported (servers that report "+
-			"bidirectional_kv_xfer, which vLLM does in its development mode alone) or all (all vLLM servers with NIXL have it: prefill servers "+
-			"that have it not would say nothing); tried on simulated engines only")
+		"`servers` from which the next turn's prefill may read the KV of their answers: off, none; reported, those that report "+
+			"bidirectional_kv_xfer, which vLLM does in its development mode alone; all, every vLLM server with NIXL, where each of them has it: "+
+			"a prefill server without it does not answer such a request; tried on simulated engines only")
 	fs.DurationVar(&c.AnswerLife, "answer-kv-life", c.AnswerLife,
 		"how long after an answer its KV is read; less than the engines' decoder_kv_blocks_ttl")
 	fs.BoolVar(&c.FetchKV, "fetch-kv", c.FetchKV,
 		"let a prefill server fetch the KV of a prompt's beginning from a decode server that holds it, where that is predicted to be faster than "+
 			"computing it and engines are known to take it (vLLM since 0.32 with NIXL, and the prompt's token ids are certain)")
 	fs.BoolVar(&c.ProtectKV, "protect-kv", c.ProtectKV,
-		"with fetch-kv, and where more than an eighth of the tokens of prompts were evicted everywhere before they came back: what is new of a "+
+		"with fetch-kv, and where more than 13 % of the tokens of prompts were evicted everywhere before they came back: what is new of a "+
 			"prompt costs more on half of the decode servers, so that their caches hold longer what comes back")
 	fs.DurationVar((*time.Duration)(&c.Pieces), "prefill-pieces", time.Duration(c.Pieces),
 		"cut prompts whose prefill takes longer than that `time`, where requests wait for their turn and engines are known to take "+
