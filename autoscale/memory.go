@@ -1,6 +1,7 @@
 package autoscale
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/tandem-gateway/tandem/autoscale/demand"
@@ -28,17 +29,23 @@ type memory struct {
 	AllocatedFor [2]int                  `json:"spread_for,omitempty"` // prefill and decode servers that it was found for
 }
 
-// remember keeps what servers can do for when none is there, and fills it in then.
+// remember keeps what servers can do for when none is there, and fills it in then: before the
+// first with what is believed, for the workload of now. Speeds are those of a workload, so that
+// none is kept before the first request: of prompts of one token it would be far too low.
 func (m *memory) remember(g *poolState, prior *sizing.Capacity, w workload) {
-	if m.Prefill == 0 {
-		m.Prefill = prior.PrefillSpeed(w.computed, w.prompt-w.computed)
-		m.Decode, m.Capacity = prior.DecodeSpeed(w.itl, w.context), float64(prior.KVTokens)
-	}
-	for _, figure := range []struct{ now, last *float64 }{{&g.prefillSpeed, &m.Prefill}, {&g.decodeSpeed, &m.Decode}, {&g.kvCapacity, &m.Capacity}} {
-		if *figure.now > 0 {
+	for _, figure := range []struct {
+		now, last *float64
+		believed  float64
+	}{
+		{&g.prefillSpeed, &m.Prefill, prior.PrefillSpeed(w.computed, w.prompt-w.computed)},
+		{&g.decodeSpeed, &m.Decode, prior.DecodeSpeed(w.itl, w.context)},
+		{&g.kvCapacity, &m.Capacity, float64(prior.KVTokens)},
+	} {
+		switch {
+		case *figure.now == 0:
+			*figure.now = cmp.Or(*figure.last, figure.believed)
+		case w.seen:
 			*figure.last = *figure.now
-		} else {
-			*figure.now = *figure.last
 		}
 	}
 }

@@ -92,7 +92,7 @@ func TestMemory_Wanted(t *testing.T) {
 func TestMemory_Remember(t *testing.T) {
 	prior := testConfig().Prior
 	prior.KVTokens = 5000
-	w := workload{prompt: 1000, computed: 800, output: 100, context: 1050, itl: 50 * time.Millisecond}
+	w := workload{seen: true, prompt: 1000, computed: 800, output: 100, context: 1050, itl: 50 * time.Millisecond}
 	var m memory
 	var none poolState
 	m.remember(&none, &prior, w)

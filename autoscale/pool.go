@@ -13,6 +13,7 @@ import (
 
 // workload is what servers are asked for on the mean.
 type workload struct {
+	seen                     bool          // a request came: else the figures stand for none
 	prompt, computed, output float64       // tokens
 	context                  float64       // tokens of KV of a sequence, as a decode server sees it at any moment
 	ttft, itl                time.Duration // objectives; no ttft is 0

@@ -327,7 +327,7 @@ func (s *Scaler) decide(last plans, readings []demand.Reading) plans {
 
 // signals are what the planner decides a model from, and the state what others are.
 func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t demand.Total, now time.Time) (sizing.Signals, State) {
-	w := workload{prompt: max(t.Seen.Prompt, 1), output: max(t.Seen.Output, 1), context: max(t.Seen.Context(), 1), ttft: s.cfg.TTFT.Of(model, model), itl: s.cfg.ITL.Of(model, model), traffic: t.Traffic}
+	w := workload{seen: t.Seen.Prompt > 0, prompt: max(t.Seen.Prompt, 1), output: max(t.Seen.Output, 1), context: max(t.Seen.Context(), 1), ttft: s.cfg.TTFT.Of(model, model), itl: s.cfg.ITL.Of(model, model), traffic: t.Traffic}
 	w.computed = max(1, min(w.prompt, w.prompt*t.Seen.Computed))
 	hardware := hardwareOf(servers, model, w, now)
 	g := sumUp(hardware)

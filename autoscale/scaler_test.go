@@ -403,6 +403,59 @@ func TestScaler_FirstRequestWantsOneServer(t *testing.T) {
 	}
 }
 
+// The first decisions are made before the first request, and no prefill server is there, since
+// servers do both: how fast one would be is believed for the prompts that then come.
+func TestScaler_ARoleThatNeverHadAServerIsSizedForThePromptsThatCome(t *testing.T) {
+	c := &clock{time.Now().Truncate(sizing.Bin)}
+	meter := demand.NewMeter(c.Now)
+	s := NewScaler(testConfig(), newFleet(t, pools.Both), meter, nil, slog.New(slog.DiscardHandler))
+	published := record(s)
+	if err := s.step(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	ask(c, 1000, meter)
+	if err := s.step(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	if w := published["prefill"]; w.Servers != 1 {
+		t.Errorf("%+v, want one for a prompt of 1,000 tokens a second", w)
+	}
+}
+
+// The servers were there and idle until they went to zero: what is wanted for the first request
+// goes by its prompt.
+func TestScaler_TheFirstRequestAfterAnIdleStartWantsOneServer(t *testing.T) {
+	c := &clock{time.Now().Truncate(sizing.Bin)}
+	meter := demand.NewMeter(c.Now)
+	cfg := testConfig()
+	cfg.Planner.Prefill.Min, cfg.Planner.Decode.Min = 0, 0
+	fleet := newFleet(t)
+	s := NewScaler(cfg, fleet, meter, nil, slog.New(slog.DiscardHandler))
+	published := record(s)
+	for range 62 { // of ten minutes' idleness
+		if err := s.step(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		c.pass(sizing.Bin)
+	}
+	if w := published["prefill"]; w.Servers != 0 || w.Reason != sizing.Idle {
+		t.Fatalf("%+v, want none", w)
+	}
+	if err := fleet.Apply(nil); err != nil {
+		t.Fatal(err)
+	}
+	meter.RecordArrival(demand.Arrival{Model: model, Fingerprint: 1, PromptTokens: 20_000})
+	c.pass(sizing.Bin)
+	if err := s.step(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	for role, w := range published {
+		if w.Servers != 1 {
+			t.Errorf("%s: %+v", role, w)
+		}
+	}
+}
+
 // Two decode servers, and one is enough: one drains, and only then one is asked for. When
 // two are needed again both take requests.
 func TestScaler_WhoGoesDrainsFirst(t *testing.T) {
