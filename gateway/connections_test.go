@@ -132,6 +132,52 @@ func TestConnections_AreIdleBehindAStream(t *testing.T) {
 	}
 }
 
+// While the gateway drains and still takes connections, each answer says that its connection ends with it: a client
+// that kept it would meet the end of the gateway with a request. So does an answer that was awaited when it began.
+func TestConnections_EndWithTheirAnswersWhileDraining(t *testing.T) {
+	const whole = `{"model":"m","prompt":"hi"}`
+	post := "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s"
+	asked, answer := make(chan struct{}), make(chan struct{})
+	g := run(t, usual(t), func(r *http.Request) (*http.Response, error) {
+		e := stream()
+		if body, _ := io.ReadAll(r.Body); r.Method == http.MethodPost && !strings.Contains(string(body), `"stream":true`) {
+			e = complete()
+			asked <- struct{}{}
+			<-answer
+		}
+		return e.roundTrip(r)
+	}, alone(t))
+	send := func(request string) *bufio.Reader {
+		conn := g.dial()
+		if _, err := io.WriteString(conn, request); err != nil {
+			t.Fatal(err)
+		}
+		return bufio.NewReader(conn)
+	}
+	ends := func(what string, in *bufio.Reader, status int) {
+		t.Helper()
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil || !resp.Close || resp.StatusCode != status {
+			t.Fatalf("%s: %d, %v, %v: want a connection that closes", what, resp.StatusCode, resp.Header, err)
+		}
+		if _, err := in.ReadByte(); err != io.EOF {
+			t.Errorf("%s: %v, want the connection closed", what, err)
+		}
+	}
+	awaited := send(fmt.Sprintf(post, len(whole), whole))
+	<-asked
+	g.server.Drain()
+	close(answer)
+	ends("an answer that was awaited", awaited, 200)
+	ends("a stream", send(asksFor("")), 200)
+	ends("what is refused", send(fmt.Sprintf(post, 2, "{}")), 400)
+	ends("a path that is not there", send("GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n"), 404)
+	ends("health", send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"), 503)
+}
+
 // A drain waits for a stream to its end, then closes its connection; one that is idle behind a stream it closes at
 // once.
 func TestConnections_AreDrained(t *testing.T) {

@@ -126,6 +126,7 @@ func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *S
 	s.app.Server().ExpectHandler = s.answerExpect
 	s.app.Use(recover.New()) // for the small handlers; requests recover by themselves
 	s.app.Use(s.closeIfBodyUnread)
+	s.app.Use(s.closeIfDraining)
 	if len(cfg.Origins) > 0 {
 		s.app.Use(crossOrigin(cfg.Origins))
 	}
@@ -159,8 +160,23 @@ func (s *Server) Serve(ln net.Listener) error {
 	return nil
 }
 
-// Drain makes /health say that no more requests should come.
+// Drain makes /health say that no more requests should come, and each answer that none should on
+// its connection: a balancer of connections sends new ones elsewhere, but leaves those that are open.
 func (s *Server) Drain() { s.draining.Store(true) }
+
+// closeIfDraining closes the connections on which requests come while the gateway drains: a client
+// that goes on using its own would meet the end of it with a request that it may not send twice.
+func (s *Server) closeIfDraining(c *fiber.Ctx) error {
+	defer s.closeWhereDraining(c) // drains since the request came
+	s.closeWhereDraining(c)       // a stream's head is written before its handler returns
+	return c.Next()
+}
+
+func (s *Server) closeWhereDraining(c *fiber.Ctx) {
+	if s.draining.Load() {
+		c.Context().SetConnectionClose()
+	}
+}
 
 // errStopping ends what has not ended when the gateway must.
 var errStopping = errors.New("the gateway is shutting down")

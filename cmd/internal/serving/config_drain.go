@@ -15,7 +15,7 @@ type drainConfig struct {
 }
 
 func (c *drainConfig) bind(fs *pflag.FlagSet) {
-	fs.DurationVar(&c.delay, "drain-delay", c.delay, "time between turning unready and taking no more connections")
+	fs.DurationVar(&c.delay, "drain-delay", c.delay, "time between turning unready and taking no more connections; answers end those that are open")
 	fs.DurationVar(&c.timeout, "drain-timeout", c.timeout, "time for requests and streams to end")
 }
 
