@@ -369,7 +369,13 @@ func (x *exchange) explain(err error) failure {
 	if f.limit != "" {
 		x.server.metrics.limited.WithLabelValues(x.server.tenants.label(x.key.Tenant), f.limit).Inc()
 	}
-	if f.text.Status >= 500 && !f.shed() { // of those that are shed there are many, and metrics count them
+	switch {
+	case f.text.Status < 500 || f.shed(): // of those that are shed there are many, and metrics count them
+	case f.outcome == "no_server":
+		if refused := x.server.outages.add(x.model, time.Now()); refused > 0 {
+			x.server.log.Error("no server takes requests of a model", "model", x.model, "refused", refused, "request_id", x.id, "error", err.Error())
+		}
+	default:
 		x.server.log.Error("request failed", "request_id", x.id, "model", x.model, "status", f.text.Status, "error", err.Error())
 	}
 	return f

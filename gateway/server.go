@@ -86,6 +86,7 @@ type Server struct {
 	observe    Observer
 	requests   rate // answered
 	errors     rate // of them, failed by our fault or an engine's
+	outages    outages
 
 	clients  atomic.Pointer[listener]
 	rules    atomic.Pointer[Rules] // nil: none
