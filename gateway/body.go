@@ -17,8 +17,8 @@ import (
 // handler (readBodyWithStreaming in its http.go), in bytes.
 const prefetched = 8 << 10
 
-// readBody reads a request's body to its end. in is the memory that it lies in, nil if that does not come back.
-func (s *Server) readBody(c *fiber.Ctx) (body []byte, in *heldMemory, err error) {
+// readBody reads the body of a tenant's request to its end. in is the memory that it lies in, nil if that does not come back.
+func (s *Server) readBody(c *fiber.Ctx, tenant string) (body []byte, in *heldMemory, err error) {
 	length := c.Request().Header.ContentLength() // negative: it comes in chunks
 	if length > s.cfg.MaxBody {
 		return nil, nil, s.tooLarge()
@@ -28,6 +28,7 @@ func (s *Server) readBody(c *fiber.Ctx) (body []byte, in *heldMemory, err error)
 		return nil, nil, nil
 	}
 	buffer := s.newBodyBuffer(length)
+	buffer.counted.tenant = tenant
 	defer buffer.counted.release()
 	body, err = buffer.readAll(stream)
 	switch {

@@ -201,10 +201,85 @@ func TestBody_Budget(t *testing.T) {
 	}
 }
 
+// A tenant that announces long bodies and sends none of them leaves room for those of others.
+func TestBody_ATenantThatSendsNothingLeavesRoomForOthers(t *testing.T) {
+	of := usual(t, "eve", "ada")
+	const long = 1 << 20
+	of.config = func(c *Config) { c.MaxArriving = 4 * long }
+	g := run(t, of, complete().roundTrip, alone(t))
+	announce := func() (answer string) {
+		conn := g.dial()
+		announced := completionHead(fmt.Sprintf("Authorization: Bearer sk-eve\r\nContent-Length: %d\r\n", long)) + strings.Repeat(" ", prefetched)
+		before := g.server.bodies.now.Load()
+		if _, err := io.WriteString(conn, announced); err != nil {
+			t.Fatal(err)
+		}
+		answered := make(chan string, 1)
+		go func() {
+			first := make([]byte, len("HTTP/1.1 503"))
+			_, _ = io.ReadFull(conn, first)
+			answered <- string(first)
+		}()
+		eventually(t, "the body is counted or refused", func() bool {
+			select {
+			case answer = <-answered:
+				return true
+			default:
+				return g.server.bodies.now.Load() > before
+			}
+		})
+		return answer
+	}
+	held := 0
+	for answer := ""; answer == ""; held++ {
+		if answer = announce(); answer != "" && answer != "HTTP/1.1 503" {
+			t.Fatalf("body %d of one tenant: %s", held+1, answer)
+		}
+	}
+	if held != 3 { // two, and one that is refused
+		t.Errorf("%d bodies of one tenant were taken, want 2", held-1)
+	}
+	if got := g.post(`{"model":"m","prompt":"`+strings.Repeat("x", long)+`"}`, as("ada")...); got.status != 200 {
+		t.Errorf("another tenant's: %d %s", got.status, got.body)
+	}
+}
+
+// One body of a tenant may take all that is left, several what they leave free.
+func TestBodyBudget_SharesOfTenants(t *testing.T) {
+	budget := bodyBudget{most: 100}
+	body := func(tenant string) *reservedBytes {
+		return &reservedBytes{budget: &budget, tenant: tenant, bytes: freeBytes}
+	}
+	eve, eve2, ada, ada2, none := body("eve"), body("eve"), body("ada"), body("ada"), body("")
+	for i, x := range []struct {
+		of   *reservedBytes
+		size int // beyond what is free
+		fits bool
+		now  int64
+	}{
+		{eve, 60, true, 60}, {eve, 101, false, 60}, {eve2, 1, false, 60}, {eve, 90, true, 90}, {ada, 10, true, 100}, {eve, 0, true, 10},
+		{eve, 30, true, 40}, {eve2, 16, false, 40}, {eve2, 15, true, 55}, {ada2, 18, false, 55}, {ada2, 17, true, 72}, {none, 28, true, 100},
+		{none, 0, true, 72}, {eve, 0, true, 42}, {eve2, 0, true, 27}, {ada, 0, true, 17}, {ada2, 0, true, 0},
+	} {
+		fits := true
+		if x.size == 0 {
+			x.of.release()
+		} else {
+			fits = x.of.grow(freeBytes + x.size)
+		}
+		if now := budget.now.Load(); fits != x.fits || now != x.now {
+			t.Errorf("step %d: %v, %d counted; want %v, %d", i, fits, now, x.fits, x.now)
+		}
+	}
+	if len(budget.ofTenants) > 0 {
+		t.Errorf("tenants without bodies are kept: %v", budget.ofTenants)
+	}
+}
+
 // A body that a budget refuses leaves it as it was.
 func TestReservedBytes(t *testing.T) {
 	budget := bodyBudget{most: 100}
-	a, b := reservedBytes{&budget, 10}, reservedBytes{&budget, 10}
+	a, b := reservedBytes{budget: &budget, bytes: 10}, reservedBytes{budget: &budget, bytes: 10}
 	for i, x := range []struct {
 		of    *reservedBytes
 		bytes int
@@ -221,7 +296,7 @@ func TestReservedBytes(t *testing.T) {
 // and ended by different hands.
 func TestReservedBytes_GivenBackTwice(t *testing.T) {
 	budget := bodyBudget{most: 1 << 20}
-	r := reservedBytes{&budget, freeBytes}
+	r := reservedBytes{budget: &budget, bytes: freeBytes}
 	if !r.grow(3 * freeBytes) {
 		t.Fatal("there is room")
 	}

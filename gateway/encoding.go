@@ -62,7 +62,7 @@ func contentCoding(h header) (string, error) {
 // coding, however little there was of it, and is counted like one that arrives. What a decoder
 // needs beside that is not: as many run at once as there are processors, which is as fast as
 // more would be.
-func (s *Server) decode(ctx context.Context, body []byte, coding string) (decoded []byte, err error) {
+func (s *Server) decode(ctx context.Context, tenant string, body []byte, coding string) (decoded []byte, err error) {
 	if coding == "" {
 		return body, nil
 	}
@@ -78,7 +78,7 @@ func (s *Server) decode(ctx context.Context, body []byte, coding string) (decode
 		return nil, wrong
 	}
 	defer func() { _ = r.Close() }() // it holds nothing but memory
-	counted := reservedBytes{budget: &s.bodies, bytes: freeBytes}
+	counted := reservedBytes{budget: &s.bodies, tenant: tenant, bytes: freeBytes}
 	defer counted.release()
 	most := s.cfg.MaxBody + 1 // one more byte shows that it is too large
 	decoded = make([]byte, 0, min(most, freeBytes))

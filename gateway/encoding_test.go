@@ -139,7 +139,7 @@ func TestEncoding_WindowsOfZstd(t *testing.T) {
 		body := []byte(encoded(t, text, zstded(window)))
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, err := s.decode(t.Context(), body, "zstd")
+		_, err := s.decode(t.Context(), "", body, "zstd")
 		runtime.ReadMemStats(&after)
 		var bad *badRequest
 		if errors.As(err, &bad) != (status != 0) || status != 0 && (bad.status != status || !strings.Contains(bad.message, "8388608 bytes")) {
@@ -158,11 +158,11 @@ func TestEncoding_DecodersTakeTurns(t *testing.T) {
 	s.decoding <- struct{}{}
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
-	if _, err := s.decode(ctx, []byte(encoded(t, uncoded, gzipped)), "gzip"); !errors.Is(err, context.Canceled) {
+	if _, err := s.decode(ctx, "", []byte(encoded(t, uncoded, gzipped)), "gzip"); !errors.Is(err, context.Canceled) {
 		t.Errorf("beside another: %v", err)
 	}
 	<-s.decoding
-	if body, err := s.decode(t.Context(), []byte(encoded(t, uncoded, gzipped)), "gzip"); string(body) != uncoded || err != nil || len(s.decoding) != 0 {
+	if body, err := s.decode(t.Context(), "", []byte(encoded(t, uncoded, gzipped)), "gzip"); string(body) != uncoded || err != nil || len(s.decoding) != 0 {
 		t.Errorf("%s, %v, %d still decode", body, err, len(s.decoding))
 	}
 }
@@ -182,7 +182,7 @@ func FuzzDecode(f *testing.F) {
 	s := decoder(1 << 16)
 	f.Fuzz(func(t *testing.T, i int, body []byte) {
 		coding := codings[uint(i)%uint(len(codings))]
-		decoded, err := s.decode(t.Context(), body, coding)
+		decoded, err := s.decode(t.Context(), "", body, coding)
 		var bad *badRequest
 		if err != nil && !errors.As(err, &bad) || len(decoded) > s.cfg.MaxBody || s.bodies.now.Load() != 0 || len(s.decoding) != 0 {
 			t.Fatalf("%s: %d bytes, %v, %d counted", coding, len(decoded), err, s.bodies.now.Load())
@@ -190,7 +190,7 @@ func FuzzDecode(f *testing.F) {
 		if len(body) > s.cfg.MaxBody {
 			return
 		}
-		back, err := s.decode(t.Context(), []byte(encoded(t, string(body), encoders[uint(i)%uint(len(codings))])), coding)
+		back, err := s.decode(t.Context(), "", []byte(encoded(t, string(body), encoders[uint(i)%uint(len(codings))])), coding)
 		if err != nil || !bytes.Equal(back, body) {
 			t.Fatalf("%s: %d bytes come back as %d, %v", coding, len(body), len(back), err)
 		}

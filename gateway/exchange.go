@@ -154,7 +154,7 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if err != nil {
 		return nil, err
 	}
-	body, memory, err := x.server.readBody(c)
+	body, memory, err := x.server.readBody(c, x.key.Tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +191,7 @@ func (s *Server) checkHeader(h header) (key *access.Key, coding string, err erro
 
 // accept parses a body, and holds what it asks for to what its key allows.
 func (x *exchange) accept(h header, body []byte, coding string) (req *pd.Request, err error) {
-	if body, err = x.server.decode(x.ctx, body, coding); err != nil {
+	if body, err = x.server.decode(x.ctx, x.key.Tenant, body, coding); err != nil {
 		return nil, err
 	}
 	if req, err = parse(x.dialect, body); err != nil {

@@ -84,7 +84,9 @@ func (s *Server) BeginPick(ctx context.Context, method, path string, h Header, s
 		return e, errPickMethod
 	}
 	var err error
-	e.coding, err = x.checkHeader(h)
+	if e.coding, err = x.checkHeader(h); err == nil {
+		e.body.counted.tenant = x.key.Tenant
+	}
 	return e, err
 }
 
