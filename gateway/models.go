@@ -81,7 +81,7 @@ func (s *Server) model(c *fiber.Ctx) error {
 	if err != nil {
 		return s.replyError(c, "models", err)
 	}
-	id, err := url.PathUnescape(c.Params("id"))
+	id, err := url.PathUnescape(c.Params("+"))
 	if err != nil {
 		return s.replyError(c, "models", errUnknownModel)
 	}

@@ -22,7 +22,7 @@ func fleetOfModels(t *testing.T) *running {
 		c.Aliases = []Alias{
 			{Name: "chat", Targets: []Target{{"big", 1}, {"small", 1}, {"nobody", 1}}}, {Name: "small", Targets: []Target{{"big", 1}}},
 			{Name: "void", Targets: []Target{{"nobody", 1}}}, {Name: "later", Targets: []Target{{"cold", 1}, {"nobody", 1}}},
-			{Name: "equal", Targets: []Target{{"big", 1}, {"big-lora", 1}}},
+			{Name: "equal", Targets: []Target{{"big", 1}, {"big-lora", 1}}}, {Name: "org/big", Targets: []Target{{"big", 1}}},
 		}
 	}
 	of.from0 = &scalefromzero.Activator{
@@ -49,6 +49,7 @@ func TestModels(t *testing.T) {
 		`{"id":"cold-lora","object":"model","created":0,"owned_by":"tandem","parent":"cold"},` +
 		`{"id":"equal","object":"model","created":5,"owned_by":"tandem","max_model_len":1000},` + // as old as the first
 		`{"id":"later","object":"model","created":0,"owned_by":"tandem"},` +
+		`{"id":"org/big","object":"model","created":5,"owned_by":"tandem","max_model_len":1000},` +
 		`{"id":"small","object":"model","created":5,"owned_by":"tandem","max_model_len":1000}]}`
 	if got.status != 200 || got.body != want {
 		t.Errorf("%d %s", got.status, got.body)
@@ -72,7 +73,8 @@ func TestModel(t *testing.T) {
 		status  int
 		length  int64
 	}{
-		{"ada", "big", 200, 1000}, {"ada", "b%69g", 200, 1000}, {"ada", "chat", 200, 100}, {"ada", "cold", 200, 0}, {"ada", "later", 200, 0},
+		{"ada", "big", 200, 1000}, {"ada", "b%69g", 200, 1000}, {"ada", "org%2Fbig", 200, 1000}, {"ada", "org/big", 200, 1000}, // openai 1.109 escapes no slash
+		{"ada", "chat", 200, 100}, {"ada", "cold", 200, 0}, {"ada", "later", 200, 0},
 		{"ada", "void", 404, 0}, {"ada", "nobody", 404, 0}, {"eve", "big", 404, 0}, {"eve", "chat", 200, 100}, {"nobody", "big", 401, 0},
 	} {
 		got := g.ask("GET", "/v1/models/"+x.id, "", as(x.key)...)

@@ -143,7 +143,7 @@ func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *S
 	s.app.Post("/v1/responses/:id/cancel", s.notStored)
 	s.app.Get("/v1/responses/:id/input_items", s.notStored)
 	s.app.Get("/v1/models", s.models)
-	s.app.Get("/v1/models/:id", s.model)
+	s.app.Get("/v1/models/+", s.model) // names may have slashes, which not all clients escape
 	s.app.Get("/health", s.health)
 	return s
 }
