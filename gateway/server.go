@@ -242,8 +242,11 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	if errors.As(err, &known) {
 		status = known.Code
 	}
-	if status == fiber.StatusMethodNotAllowed && c.Path() == api.Generate.Path && s.nativeIsClosed() {
-		status = fiber.StatusNotFound // it is closed, whatever the method
+	closed := c.Path() == api.Generate.Path && s.nativeIsClosed() // whatever the method
+	// OpenAI's /v1/responses/input_tokens and /compact are not here, and are no responses.
+	closed = closed || c.Method() == fiber.MethodPost && strings.HasPrefix(c.Path(), api.Responses.Path+"/")
+	if status == fiber.StatusMethodNotAllowed && closed {
+		status = fiber.StatusNotFound
 		c.Response().Header.Del(fiber.HeaderAllow)
 	}
 	text := api.ErrorText{Status: status, Type: "invalid_request_error"}

@@ -57,14 +57,17 @@ func TestServer_RefusesWhatIsNotThere(t *testing.T) {
 		{"POST", "/V1/completions", 404, "not_found", ""},
 		{"GET", "/generate", 404, "not_found", ""}, // no server speaks it
 		{"POST", "/generate", 404, "not_found", ""},
+		{"POST", "/v1/responses/input_tokens", 404, "not_found", ""}, // of OpenAI's, and not here
+		{"POST", "/v1/responses/compact", 404, "not_found", ""},
+		{"PUT", "/v1/responses/resp_1", 405, "method_not_allowed", "GET, HEAD, DELETE"},
 	} {
 		got := g.ask(x.method, x.path, "")
 		if got.status != x.status || gjson.Get(got.body, "error.code").String() != x.code || got.header.Get("Allow") != x.allow || got.header.Get("X-Request-Id") == "" {
 			t.Errorf("%s %s: %d %s, allow %q", x.method, x.path, got.status, got.body, got.header.Get("Allow"))
 		}
 	}
-	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("none", "none", "bad_request", "http")); n != 6 {
-		t.Errorf("%v are counted, want 6", n)
+	if n := testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("none", "none", "bad_request", "http")); n != 9 {
+		t.Errorf("%v are counted, want 9", n)
 	}
 	for _, path := range []string{"/v1/messages", "/v1/messages/batches"} {
 		got := g.ask("GET", path, "", "X-Request-Id", "mine")
