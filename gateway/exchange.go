@@ -34,7 +34,7 @@ type exchange struct {
 	dialect *api.Dialect
 	id      string              // x-request-id: the client's if it sent one, else ours
 	path    string              // label: how it came
-	model   string              // label: a model that is served, else "unknown"
+	model   string              // label: a model that is served, else UnknownModel
 	key     *access.Key         // nil until it is known
 	class   int                 // of priority: its key's, once its headers were read as they ask and the key allows
 	charge  *access.QuotaCharge // nil until it is admitted
@@ -102,7 +102,7 @@ func (s *Server) begin(c *fiber.Ctx, d *api.Dialect) *exchange {
 // beginExchange is begin where no connection of a client is watched: the context ends with it.
 func (s *Server) beginExchange(ctx context.Context, h header, d *api.Dialect) *exchange {
 	x := &exchange{
-		server: s, dialect: d, id: requestID(h), path: overHTTP, model: "unknown", start: time.Now(),
+		server: s, dialect: d, id: requestID(h), path: overHTTP, model: UnknownModel, start: time.Now(),
 		stopClientWatch: func() bool { return false }, output: -1,
 	}
 	if parent := h.Get("Traceparent"); parent != "" && len(parent) < 100 {

@@ -7,7 +7,7 @@ import (
 )
 
 // Metrics are what the gateway counts of its clients. The model label holds only
-// models that are served; others are "unknown". The tenant label holds as many tenants
+// models that are served; others are UnknownModel. The tenant label holds as many tenants
 // as are configured; others are "other".
 type Metrics struct {
 	requests *prometheus.CounterVec   // api, model, outcome, path
@@ -17,6 +17,9 @@ type Metrics struct {
 	tenantTokens   *prometheus.CounterVec // tenant, kind
 	limited        *prometheus.CounterVec // tenant, limit
 }
+
+// UnknownModel is the model label of requests for none that is served.
+const UnknownModel = "unknown"
 
 // How a request came.
 const (

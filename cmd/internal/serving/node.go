@@ -103,7 +103,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err er
 	watching.AwaitAddresses = cfg.pd.StrictHandoffs
 	n.fleet = pools.NewFleet(watching, log)
 	n.discovery.sources = discovery.NewSources(n.fleet, log)
-	reg := prometheus.NewRegistry()
+	reg := newRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), version.Collector(), version.TargetInfo(n.instance), n.fleet.Collector(), n.reloads)
 	if err = n.joinReplicas(reg); err != nil {
 		return n, err
@@ -188,7 +188,7 @@ func (n *Node) AwaitServers(ctx context.Context, want int) error {
 }
 
 // learnKV wires what finds the tokens of prompts, and the servers that hold their KV.
-func (n *Node) learnKV(own http.RoundTripper, reg *prometheus.Registry) (err error) {
+func (n *Node) learnKV(own http.RoundTripper, reg *registry) (err error) {
 	if err = n.locate(own, reg); err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func (n *Node) learnKV(own http.RoundTripper, reg *prometheus.Registry) (err err
 }
 
 // orchestrate wires what runs requests.
-func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) error {
+func (n *Node) orchestrate(legs http.RoundTripper, reg *registry) error {
 	cfg, queue, suspects := &n.cfg, queue.New(n.cfg.pd.queue), retry.NewQuarantine()
 	metrics := pd.NewMetrics(reg, cfg.telemetry.histograms, queue, suspects)
 	ghosts := new(ghost.Memories)
@@ -252,7 +252,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *prometheus.Registry) err
 }
 
 // serveOperators wires the ports beside that for clients: admin, load reports, KEDA.
-func (n *Node) serveOperators(reg *prometheus.Registry) error {
+func (n *Node) serveOperators(reg *registry) error {
 	token, err := secretfile.ReadFilled("admin-token-file", n.cfg.access.adminTokenFile)
 	if err != nil {
 		return err
@@ -294,7 +294,7 @@ func (n *Node) serveOperators(reg *prometheus.Registry) error {
 
 // adminRoutes is all that the admin port serves: what operators ask, the live page, and the JSON that
 // KEDA's metrics-api reads.
-func (n *Node) adminRoutes(reg *prometheus.Registry) http.Handler {
+func (n *Node) adminRoutes(reg *registry) http.Handler {
 	o := n.orchestrator
 	n.ports.page = live.New(live.Source{
 		Fleet: n.fleet, PD: o, Scaling: n.wantedPools, Version: version.String(), Replica: n.replicaShown(), Draining: n.draining.Load,
@@ -335,7 +335,7 @@ func (n *Node) unready() string {
 }
 
 // findServers wires where the fleet comes from, and takes over what is configured.
-func (n *Node) findServers(reg *prometheus.Registry) error {
+func (n *Node) findServers(reg *registry) error {
 	if err := n.discover(); err != nil {
 		return err
 	}
@@ -346,16 +346,25 @@ func (n *Node) findServers(reg *prometheus.Registry) error {
 	return n.findInKubernetes(reg)
 }
 
-// scraped gives the registry without the series of servers that are gone.
-func (n *Node) scraped(reg *prometheus.Registry, metrics *pd.Metrics) prometheus.Gatherer {
+// scraped gives the registry without the series of servers and models that are gone.
+func (n *Node) scraped(reg *registry, metrics *pd.Metrics) prometheus.Gatherer {
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		there := make(map[string]bool)
 		for _, s := range n.fleet.Servers() {
 			there[s.ID()] = true
 		}
 		metrics.Keep(func(server string) bool { return there[server] })
-		return reg.Gather()
+		return reg.gather(n.models(), time.Now())
 	})
+}
+
+// models are those that series may name: that servers have, or had and may have again.
+func (n *Node) models() []string {
+	known := append(n.planner.Models(), gateway.UnknownModel)
+	for _, m := range n.fleet.Models() {
+		known = append(known, m.ID)
+	}
+	return known
 }
 
 // newAccess returns the access control with the keys of the configured file.

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-gateway/tandem/autoscale"
@@ -95,7 +94,7 @@ func plannedITL(set, judged permodel.Setting[time.Duration]) permodel.Setting[ti
 }
 
 // plan lets the gateway say how many servers its traffic needs.
-func (n *Node) plan(reg *prometheus.Registry) {
+func (n *Node) plan(reg *registry) {
 	now := time.Now
 	var shared *autoscale.Shared
 	if n.sharing.redis != nil {
