@@ -3,9 +3,12 @@ package discovery
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -20,6 +23,7 @@ import (
 //
 //	<prefix>servers       set of names
 //	<prefix>server:<name> the server as JSON (Entry), with a TTL
+//	<prefix>registry      a random text, by which gateways notice that Redis lost the others
 //
 // A name is anything unique, such as host:port. The program that starts an engine can write
 // them, again and again before the TTL ends:
@@ -29,18 +33,22 @@ import (
 const (
 	registrySet = "servers"
 	registryKey = "server:"
+	contentKey  = "registry"
 )
 
 const (
 	registryInterval = 300 * time.Millisecond // between two looks
 	registryTime     = time.Second            // for one look
+	registerAgain    = time.Minute            // for servers to register again that Redis lost
+	contentLife      = 24 * time.Hour         // of contentKey; when it ends servers have that time too
 	maxRegistered    = 4096
 	maxNames         = 1 << 16  // that are read to choose those from
 	maxRecord        = 16 << 10 // bytes
 )
 
 // Registry finds the servers that registered themselves. While Redis is away those
-// that were known stay.
+// that were known stay; and when it is back, or was emptied, those that have not registered
+// again stay for a time: a server that is really gone fails its probes.
 type Registry struct {
 	client redis.UniversalClient
 	prefix string
@@ -52,6 +60,12 @@ type Registry struct {
 	invalid     map[string]bool         // names whose records are unusable, as logged
 	unreachable bool                    // Redis does not answer, as logged
 	everRead    bool                    // it has been read once
+
+	content       string                  // what contentKey held at the last look; "": nothing
+	registerAgain time.Duration           // as the constant; tests wait less
+	awaited       map[string]registration // by name: servers whose records may be lost, until they are there again
+	awaitUntil    time.Time               // until then they stay
+	keeping       bool                    // some have no record, as logged
 
 	tooMany bool // there are more names than are accepted, as logged
 }
@@ -67,7 +81,7 @@ type registration struct {
 // NewRegistry returns a source of servers; found receives all of them whenever they
 // change.
 func NewRegistry(client redis.UniversalClient, prefix string, found func([]pools.Spec), log *slog.Logger) *Registry {
-	return &Registry{client: client, prefix: prefix, found: found, log: log, invalid: make(map[string]bool)}
+	return &Registry{client: client, prefix: prefix, found: found, log: log, invalid: make(map[string]bool), registerAgain: registerAgain}
 }
 
 // Run looks until the context ends.
@@ -102,11 +116,13 @@ func (r *Registry) readAll(ctx context.Context) ([]pools.Spec, error) {
 		return nil, err
 	}
 	records := make([]*redis.StringCmd, len(names))
+	var content *redis.StringCmd
 	// Each command has its own error.
 	_, _ = r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, name := range names {
 			records[i] = p.GetRange(ctx, r.prefix+registryKey+name, 0, maxRecord)
 		}
+		content = p.Get(ctx, r.prefix+contentKey) // behind the others: what they lack because Redis lost it is known then
 		return nil
 	})
 	for _, record := range records {
@@ -114,11 +130,50 @@ func (r *Registry) readAll(ctx context.Context) ([]pools.Spec, error) {
 			return nil, err
 		}
 	}
+	if err := content.Err(); err != nil && !errors.Is(err, redis.Nil) {
+		return nil, err
+	}
+	r.noticeLoss(ctx, content.Val())
 	specs, expired := r.take(names, records)
 	if len(expired) > 0 {
 		r.client.SRem(ctx, r.prefix+registrySet, expired...)
 	}
 	return specs, nil
+}
+
+// noticeLoss lets the servers that are known stay for a time where their records may be lost: Redis
+// was away, so that none could be repeated, or holds not what it held at the last look.
+func (r *Registry) noticeLoss(ctx context.Context, content string) {
+	if r.unreachable || r.content != "" && content != r.content {
+		r.awaited, r.awaitUntil = maps.Clone(r.known), time.Now().Add(r.registerAgain)
+	}
+	if r.content = content; content == "" {
+		r.client.SetNX(ctx, r.prefix+contentKey, rand.Text(), contentLife) // where it cannot be written, no record can
+	}
+}
+
+// keep adds to the servers that have a record those that are still to register again.
+func (r *Registry) keep(known map[string]registration, first map[string]string, specs []pools.Spec) []pools.Spec {
+	if !time.Now().Before(r.awaitUntil) {
+		r.awaited = nil
+	}
+	maps.DeleteFunc(r.awaited, func(name string, _ registration) bool {
+		_, there := known[name]
+		return there || r.invalid[name]
+	})
+	kept := 0
+	for _, name := range slices.Sorted(maps.Keys(r.awaited)) {
+		if was := r.awaited[name]; first[was.id] == "" {
+			known[name], first[was.id] = was, name
+			specs = append(specs, was.spec)
+			kept++
+		}
+	}
+	if kept > 0 && !r.keeping {
+		r.log.Warn("records of servers were lost, or could not be repeated: these servers stay for a time", "servers", kept, "time", r.registerAgain.String())
+	}
+	r.keeping = kept > 0
+	return specs
 }
 
 // take makes servers of what names have as their records. Of two records of one server that of the first name counts;
@@ -148,6 +203,7 @@ func (r *Registry) take(names []string, records []*redis.StringCmd) (specs []poo
 			specs = append(specs, server.spec)
 		}
 	}
+	specs = r.keep(known, first, specs)
 	r.known = known
 	return specs, expired
 }

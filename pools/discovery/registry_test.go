@@ -108,6 +108,69 @@ func TestRegistry_ServersComeAndGo(t *testing.T) {
 	}
 }
 
+// A Redis that is emptied, or comes back empty, holds no record of servers that are there: they stay
+// until they have registered again, or had a time for that.
+func TestRegistry_ServersThatRedisLostStayToRegisterAgain(t *testing.T) {
+	for name, lose := range map[string]func(*redisserver.Server){
+		"emptied":     func(s *redisserver.Server) { s.Do("flushall") },
+		"comes empty": (*redisserver.Server).Restart,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, client := newTestRedis(t)
+			ctx := t.Context()
+			register := func(name, url string) {
+				eventually(t, name+" is registered", func() bool {
+					return client.Set(ctx, "test:server:"+name, `{"url":"`+url+`","role":"both"}`, time.Minute).Err() == nil && client.SAdd(ctx, "test:servers", name).Err() == nil
+				})
+			}
+			type report struct {
+				at    time.Time
+				names string
+			}
+			var mu sync.Mutex
+			reports := []report{{}}
+			last := func() report {
+				mu.Lock()
+				defer mu.Unlock()
+				return reports[len(reports)-1]
+			}
+			r := NewRegistry(client, "test:", func(specs []pools.Spec) {
+				var all []string
+				for _, s := range specs {
+					all = append(all, s.ID())
+				}
+				slices.Sort(all)
+				mu.Lock()
+				defer mu.Unlock()
+				reports = append(reports, report{time.Now(), strings.Join(all, ", ")})
+			}, slog.New(slog.DiscardHandler))
+			r.registerAgain = 5 * time.Second
+			ctx, stop := context.WithCancel(ctx)
+			var running sync.WaitGroup
+			running.Go(func() { r.Run(ctx) })
+			defer running.Wait()
+			defer stop()
+
+			register("a", "http://127.0.0.1:1")
+			register("b", "http://127.0.0.1:2")
+			eventually(t, "both are found", func() bool {
+				return last().names == "127.0.0.1:1, 127.0.0.1:2" && client.Exists(ctx, "test:registry").Val() == 1
+			})
+			lost := time.Now()
+			lose(server)
+			register("a", "http://127.0.0.1:3") // at once: no look need find nothing
+			eventually(t, "one has registered again, as another", func() bool { return last().names == "127.0.0.1:2, 127.0.0.1:3" })
+			client.SRem(ctx, "test:servers", "a")
+			eventually(t, "it leaves, and is forgotten at once", func() bool { return last().names == "127.0.0.1:2" })
+			eventually(t, "the other one is forgotten", func() bool { return last().names == "" })
+			if stayed := last().at.Sub(lost); stayed < r.registerAgain {
+				t.Errorf("forgotten after %v, want %v at least", stayed, r.registerAgain)
+			}
+		})
+	}
+}
+
 // halfAnswered fails the replies behind a number of a pipeline, and says of the whole what
 // its first reply says, as a cluster of which a part is away.
 type halfAnswered struct {
