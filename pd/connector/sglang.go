@@ -46,12 +46,13 @@ func sglangDecode(t *Transfer, _ api.Answer) decodeLeg {
 // are several.
 func (t *Transfer) bootstrap() []api.Edit {
 	host, port := t.From.KVHostPort(bootstrapPort)
+	rooms := t.roomsOfSGLang()
 	list := func(of func(i int) []byte) []byte {
-		if len(t.bootstrapRooms) == 1 {
+		if len(rooms) == 1 {
 			return of(0)
 		}
 		var all [][]byte
-		for i := range t.bootstrapRooms {
+		for i := range rooms {
 			all = append(all, of(i))
 		}
 		return append(append([]byte{'['}, bytes.Join(all, []byte{','})...), ']')
@@ -59,6 +60,18 @@ func (t *Transfer) bootstrap() []api.Edit {
 	return []api.Edit{
 		api.Set("bootstrap_host", list(func(int) []byte { return quoted(host) })),
 		api.Set("bootstrap_port", list(func(int) []byte { return number(port) })),
-		api.Set("bootstrap_room", list(func(i int) []byte { return strconv.AppendInt(nil, t.bootstrapRooms[i], 10) })),
+		api.Set("bootstrap_room", list(func(i int) []byte { return strconv.AppendInt(nil, rooms[i], 10) })),
 	}
+}
+
+// roomsOfSGLang are those of the answers that SGLang gives: it takes best_of, and gives n all the same
+// (srt/entrypoints/openai/serving_completions.py). A request has no place for more rooms.
+func (t *Transfer) roomsOfSGLang() []int64 {
+	best, _ := t.body.Get("best_of").Int()
+	n, _ := t.body.Get("n").Int()
+	n = max(1, n)
+	if t.dialect.Native || best <= n {
+		return t.bootstrapRooms
+	}
+	return t.bootstrapRooms[:len(t.bootstrapRooms)/int(best)*int(n)]
 }

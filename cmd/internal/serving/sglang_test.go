@@ -192,6 +192,17 @@ func TestSGLang_SeveralAnswersMeetInRoomsOfTheirOwn(t *testing.T) {
 	c.nothingIsLeft(6)
 }
 
+// SGLang takes best_of and gives n answers all the same, so there are rooms for n.
+func TestSGLang_SamplesThatAreNotAnsweredHaveNoRoom(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})
+	body := `{"model":"test-model","max_tokens":9,"best_of":3,"prompt":["the river and the city","of stone and of the bridge across it"]}`
+	got, want := c.post("/v1/completions", body), reference(t, "/v1/completions", body)
+	if texts := gjson.Get(got.body, "choices.#.text").Raw; got.status != 200 || texts != gjson.Get(want.body, "choices.#.text").Raw {
+		t.Errorf("%d %.400s\nwant %.400s", got.status, got.body, want.body)
+	}
+	c.nothingIsLeft(2)
+}
+
 func TestSGLang_BothLegsNameTheirRanks(t *testing.T) {
 	ranks := func(cfg *engine.Config) { sglangEngine(cfg); cfg.DataParallel = 2 }
 	p, d := startTestEngine(t, engine.RolePrefill, ranks), startTestEngine(t, engine.RoleDecode, ranks)
