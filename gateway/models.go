@@ -5,10 +5,12 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"time"
 
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/tandem-gateway/tandem/gateway/access"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -28,6 +30,42 @@ func describe(m pools.Model) modelObject {
 	return modelObject{ID: m.ID, Object: "model", Created: m.Created, OwnedBy: "tandem", Parent: m.Parent, MaxModelLen: m.MaxModelLen}
 }
 
+// anthropicModel is Anthropic's model (anthropic 2.14 types/model_info.py). A model has no other name
+// to display, and what is served is active.
+type anthropicModel struct {
+	ID             string    `json:"id"`
+	Type           string    `json:"type"`
+	DisplayName    string    `json:"display_name"`
+	CreatedAt      time.Time `json:"created_at"`
+	Lifecycle      string    `json:"lifecycle"`
+	MaxInputTokens int       `json:"max_input_tokens,omitempty"`
+}
+
+func describeToAnthropic(m pools.Model) anthropicModel {
+	return anthropicModel{
+		ID: m.ID, Type: "model", DisplayName: m.ID, CreatedAt: time.Unix(m.Created, 0).UTC(), Lifecycle: "active", MaxInputTokens: m.MaxModelLen,
+	}
+}
+
+// anthropicList is all models on one page.
+type anthropicList struct {
+	Data    []anthropicModel `json:"data"`
+	HasMore bool             `json:"has_more"`
+	FirstID *string          `json:"first_id"`
+	LastID  *string          `json:"last_id"`
+}
+
+func listToAnthropic(all []pools.Model) anthropicList {
+	list := anthropicList{Data: []anthropicModel{}}
+	for _, m := range all {
+		list.Data = append(list.Data, describeToAnthropic(m))
+	}
+	if len(list.Data) > 0 {
+		list.FirstID, list.LastID = &list.Data[0].ID, &list.Data[len(list.Data)-1].ID
+	}
+	return list
+}
+
 // models lists the union over the pools and what waits at zero, as far as the key may use
 // it.
 func (s *Server) models(c *fiber.Ctx) error {
@@ -35,10 +73,6 @@ func (s *Server) models(c *fiber.Ctx) error {
 	if err != nil {
 		return s.replyError(c, "models", err)
 	}
-	list := struct {
-		Object string        `json:"object"`
-		Data   []modelObject `json:"data"`
-	}{Object: "list", Data: []modelObject{}}
 	var all []pools.Model
 	err = s.pd.Binder.AwaitFirstProbes(s.life, waitingAs(key), func() bool {
 		all = s.catalog()
@@ -47,10 +81,16 @@ func (s *Server) models(c *fiber.Ctx) error {
 	if err != nil {
 		return s.replyError(c, "models", err)
 	}
+	all = slices.DeleteFunc(all, func(m pools.Model) bool { return !key.May(m.ID) })
+	if shapeOf(c) == api.Messages {
+		return c.JSON(listToAnthropic(all))
+	}
+	list := struct {
+		Object string        `json:"object"`
+		Data   []modelObject `json:"data"`
+	}{Object: "list", Data: []modelObject{}}
 	for _, m := range all {
-		if key.May(m.ID) {
-			list.Data = append(list.Data, describe(m))
-		}
+		list.Data = append(list.Data, describe(m))
 	}
 	return c.JSON(list)
 }
@@ -94,10 +134,13 @@ func (s *Server) model(c *fiber.Ctx) error {
 	if err != nil {
 		return s.replyError(c, "models", err)
 	}
-	if served && key.May(m.ID) {
-		return c.JSON(describe(m))
+	switch {
+	case !served || !key.May(m.ID):
+		return s.replyError(c, "models", errUnknownModel)
+	case shapeOf(c) == api.Messages:
+		return c.JSON(describeToAnthropic(m))
 	}
-	return s.replyError(c, "models", errUnknownModel)
+	return c.JSON(describe(m))
 }
 
 // waitingAs is how a request of a key that has no body waits.

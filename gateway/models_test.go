@@ -66,6 +66,29 @@ func TestModels(t *testing.T) {
 	}
 }
 
+// Anthropic's clients, which name its version, get its list and its models: their SDKs promise the
+// fields that OpenAI's have not.
+func TestModels_AreAnthropicsForItsClients(t *testing.T) {
+	g := fleetOfModels(t)
+	anthropic := func(key string) []string { return append(as(key), "Anthropic-Version", "2023-06-01") }
+	const (
+		chat  = `{"id":"chat","type":"model","display_name":"chat","created_at":"1970-01-01T00:00:06Z","lifecycle":"active","max_input_tokens":100}`
+		small = `{"id":"small","type":"model","display_name":"small","created_at":"1970-01-01T00:00:05Z","lifecycle":"active","max_input_tokens":1000}`
+	)
+	for path, want := range map[string]string{
+		"/v1/models":       `{"data":[` + chat + `,` + small + `],"has_more":false,"first_id":"chat","last_id":"small"}`,
+		"/v1/models/small": small,
+	} {
+		if got := g.ask("GET", path, "", anthropic("eve")...); got.status != 200 || got.body != want {
+			t.Errorf("%s: %d %s", path, got.status, got.body)
+		}
+	}
+	g = run(t, usual(t, "nobody models=[none]"), complete().roundTrip, alone(t))
+	if got := g.ask("GET", "/v1/models", "", anthropic("nobody")...); got.body != `{"data":[],"has_more":false,"first_id":null,"last_id":null}` {
+		t.Errorf("no model: %d %s", got.status, got.body)
+	}
+}
+
 func TestModel(t *testing.T) {
 	g := fleetOfModels(t)
 	for _, x := range []struct {
