@@ -37,6 +37,32 @@ func crossOrigin(origins []string) fiber.Handler {
 	})
 }
 
+// letPageRead lets a page of an allowed origin read the refusal of a message that no handler saw: of a
+// body beyond the limit it would only learn that its request failed.
+func letPageRead(c *fiber.Ctx, origin string, origins []string) {
+	if origin == "" || !slices.ContainsFunc(origins, func(allowed string) bool { return allows(allowed, origin) }) {
+		return
+	}
+	if slices.Contains(origins, anyOrigin) {
+		origin = anyOrigin
+	} else {
+		c.Vary(fiber.HeaderOrigin)
+	}
+	c.Set(fiber.HeaderAccessControlAllowOrigin, origin)
+	c.Set(fiber.HeaderAccessControlExposeHeaders, strings.Join(exposed, ","))
+}
+
+// allows reports whether an origin of the configuration is that of a page, as crossOrigin does.
+func allows(allowed, origin string) bool {
+	allowed, origin = strings.ToLower(allowed), strings.ToLower(origin)
+	scheme, domain, ofSubdomains := strings.Cut(allowed, "://*.")
+	if !ofSubdomains {
+		return allowed == anyOrigin || allowed == origin
+	}
+	prefix, suffix := scheme+"://", "."+domain
+	return len(origin) > len(prefix)+len(suffix) && strings.HasPrefix(origin, prefix) && strings.HasSuffix(origin, suffix)
+}
+
 // checkOrigins reports the first that is not an origin: a scheme and a host, and perhaps a port.
 func checkOrigins(origins []string) error {
 	if len(origins) > 1 && slices.Contains(origins, anyOrigin) {

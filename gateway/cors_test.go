@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bufio"
 	"net/http"
 	"strings"
 	"testing"
@@ -39,6 +40,36 @@ func TestCrossOrigin(t *testing.T) {
 		got := g.post(`{"model":"m","prompt":"hi"}`, "Origin", x.origin)
 		if read := got.header.Get("Access-Control-Expose-Headers"); got.status != 200 || got.header.Get("Access-Control-Allow-Origin") != x.allowed || x.allowed != "" && !strings.Contains(read, "X-Request-Id") || got.header.Get("Access-Control-Allow-Credentials") != "" {
 			t.Errorf("%q gets of %q: %d %v", x.origin, x.origins, got.status, got.header)
+		}
+	}
+}
+
+// A page learns why its message was refused before a handler saw it: a body beyond the limit says how
+// long it is, and a browser hides an answer without the header.
+func TestCrossOrigin_APageReadsWhyItsBodyIsRefused(t *testing.T) {
+	for _, x := range []struct{ allowed, origin, want string }{
+		{"https://a.com", "https://a.com", "https://a.com"}, {"https://a.com", "https://b.com", ""}, {"https://a.com", "", ""}, {"*", "https://b.com", "*"},
+		{"https://*.a.com", "https://chat.a.com", "https://chat.a.com"}, {"https://*.a.com", "https://a.com", ""}, {"https://*.a.com", "http://chat.a.com", ""},
+		{"https://*.a.com", "https://chata.com", ""}, {"", "https://a.com", ""},
+	} {
+		of := usual(t)
+		of.config = func(c *Config) { c.Origins = strings.Fields(x.allowed) }
+		g := run(t, of, complete().roundTrip, alone(t))
+		message := "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n"
+		if x.origin != "" {
+			message += "Origin: " + x.origin + "\r\n"
+		}
+		got, err := http.ReadResponse(bufio.NewReader(strings.NewReader(g.say(message+"\r\n"))), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = got.Body.Close()
+		if allows := got.Header.Get("Access-Control-Allow-Origin"); got.StatusCode != 413 || allows != x.want || allows != "" && !strings.Contains(got.Header.Get("Access-Control-Expose-Headers"), "X-Should-Retry") {
+			t.Errorf("%q asks %q: %d %v", x.origin, x.allowed, got.StatusCode, got.Header)
+		}
+		later := g.say("GET /health HTTP/1.1\r\nHost: a\r\nOrigin: " + x.origin + "\r\n\r\n" + "GET / HTTP/2.0\r\nHost: a\r\n\r\n")
+		if _, refusal, _ := strings.Cut(later, "HTTP/1.1 505 "); refusal == "" || strings.Contains(refusal, "Access-Control-Allow-Origin") {
+			t.Errorf("the origin of the message before: %s", later)
 		}
 	}
 }

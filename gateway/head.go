@@ -11,6 +11,7 @@ import (
 type head struct {
 	http10    bool
 	authority []byte       // of a target in absolute form; Host must say the same
+	origin    []byte       // of the page that asks, as a browser names it
 	messages  bool         // it is for Anthropic's API
 	dialect   *api.Dialect // of the path; nil: there is none
 	fields    int
@@ -22,7 +23,7 @@ type head struct {
 }
 
 // reset makes it the next message's. The line that was skipped is before this one.
-func (h *head) reset() { *h = head{authority: h.authority[:0]} }
+func (h *head) reset() { *h = head{authority: h.authority[:0], origin: h.origin[:0]} }
 
 var (
 	errRequestLine = malformed("its first line is no request line of HTTP/1.1")
@@ -132,6 +133,9 @@ func (h *head) field(line []byte) *badMessage {
 	case len("Expect"):
 		if bytes.EqualFold(name, []byte("Expect")) && !bytes.EqualFold(value, []byte("100-continue")) {
 			return errExpect
+		}
+		if bytes.EqualFold(name, []byte("Origin")) {
+			h.origin = append(h.origin[:0], value...)
 		}
 	case len("Content-Length"):
 		if bytes.EqualFold(name, []byte("Content-Length")) {

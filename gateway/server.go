@@ -228,6 +228,7 @@ func (s *Server) health(c *fiber.Ctx) error {
 // exist. Fiber's own text repeats the request's bytes, keys included.
 func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	if bad, dialect := refusedMessage(c); bad != nil {
+		letPageRead(c, string(c.Context().Conn().(*clientConn).framing.head.origin), s.cfg.Origins)
 		s.metrics.requests.WithLabelValues("none", "none", "bad_request", overHTTP).Inc()
 		nameRequest(c, dialect, requestID(c))
 		return explain(bad.request()).send(c, dialect)
