@@ -343,7 +343,7 @@ func (s *Scaler) signals(m *memory, servers []*pools.Server, model string, t dem
 	prefill, decode := m.wanted()
 	signals.Prefill.Pending = m.pending(0, prefill-g.prefill.Ready, now)
 	signals.Decode.Pending = m.pending(1, decode-g.decode.Ready, now)
-	if g.prefill.Ready == 0 || g.decode.Ready == 0 {
+	if g.prefill.Ready == 0 && g.decode.Convertible == 0 || g.decode.Ready == 0 {
 		signals.WaitingForCapacity = t.Waiting.Requests
 	}
 	// One prompt on each server is being computed; the others wait, but for those that

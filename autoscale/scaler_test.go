@@ -422,6 +422,39 @@ func TestScaler_ARoleThatNeverHadAServerIsSizedForThePromptsThatCome(t *testing.
 	}
 }
 
+// What waits for a server that does both, because that is busy, waits for no first server.
+func TestScaler_RequestsThatWaitForAServerOfBothRolesAreNotHeld(t *testing.T) {
+	c := &clock{time.Now().Truncate(sizing.Bin)}
+	meter := demand.NewMeter(c.Now)
+	fleet := newFleet(t, pools.Both)
+	s := NewScaler(testConfig(), fleet, meter, nil, slog.New(slog.DiscardHandler))
+	published := record(s)
+	if err := s.step(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		meter.RecordArrival(demand.Arrival{Model: model, Fingerprint: uint64(i), PromptTokens: 1000})
+	}
+	c.pass(sizing.Bin)
+	for _, want := range []int{0, 3} {
+		if err := s.step(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		if len(published) != 2 {
+			t.Fatalf("published: %+v", published)
+		}
+		for role, w := range published {
+			if w.WaitingForCapacity != want || (w.Reason == sizing.WaitingForCapacity) != (want > 0) {
+				t.Errorf("%s: %+v, want %d held", role, w, want)
+			}
+		}
+		if err := fleet.Apply(nil); err != nil { // now they do
+			t.Fatal(err)
+		}
+		c.pass(sizing.Bin)
+	}
+}
+
 // The servers were there and idle until they went to zero: what is wanted for the first request
 // goes by its prompt.
 func TestScaler_TheFirstRequestAfterAnIdleStartWantsOneServer(t *testing.T) {
