@@ -50,6 +50,37 @@ func TestAdmit_BeyondTheLimit(t *testing.T) {
 	}
 }
 
+// A request whose body costs work to read counts also where it is refused for what it says: a key that is over its limit
+// has nothing decoded or parsed. A short mistake is free.
+func TestAdmit_WhatIsLongToReadCounts(t *testing.T) {
+	long := `{"model":"m","prompt":"` + strings.Repeat("x", 2*freeBytes) + `","n":0}`
+	for _, x := range []struct {
+		name, body string
+		headers    []string
+		status     int
+		left       string
+	}{
+		{"a short mistake", `{"model":"m","prompt":"hi","n":0}`, nil, 400, "2"},
+		{"an unknown model", `{"model":"unknown","prompt":"hi"}`, nil, 404, "2"},
+		{"a long mistake", long, nil, 400, "1"},
+		{"a compressed one", encoded(t, long, gzipped), []string{"Content-Encoding", "gzip"}, 400, "1"},
+		{"a body that is not compressed as it says", `{"model":"m","prompt":"hi"}`, []string{"Content-Encoding", "gzip"}, 400, "1"},
+	} {
+		g := run(t, usual(t, "ada requests-per-minute=2 concurrent-requests=1"), complete().roundTrip, alone(t))
+		got := g.post(x.body, append(as("ada"), x.headers...)...)
+		if left := got.header.Get("X-Ratelimit-Remaining-Requests"); got.status != x.status || left != x.left {
+			t.Errorf("%s: %d, %s requests are left, want %d, %s: %s", x.name, got.status, left, x.status, x.left, got.body)
+		}
+		if x.left == "2" {
+			continue
+		}
+		g.post(x.body, append(as("ada"), x.headers...)...)
+		if got := g.post(x.body, append(as("ada"), x.headers...)...); got.status != 429 {
+			t.Errorf("%s, beyond the limit: %d %s", x.name, got.status, got.body)
+		}
+	}
+}
+
 // What a request cost is given back as far as the service did not serve it: all of it where
 // the service failed, the tokens where the request was at fault.
 func TestRefund(t *testing.T) {

@@ -191,6 +191,16 @@ func (s *Server) checkHeader(h header) (key *access.Key, coding string, err erro
 
 // accept parses a body, and holds what it asks for to what its key allows.
 func (x *exchange) accept(h header, body []byte, coding string) (req *pd.Request, err error) {
+	if x.charge, err = x.key.Admit(time.Now()); err != nil {
+		return nil, err
+	}
+	if coding == "" && len(body) <= freeBytes { // to read it costs next to nothing, and so does a mistake in it
+		defer func() {
+			if err != nil {
+				x.charge.Refund(time.Now())
+			}
+		}()
+	}
 	if body, err = x.server.decode(x.ctx, x.key.Tenant, body, coding); err != nil {
 		return nil, err
 	}
@@ -212,8 +222,7 @@ func (x *exchange) accept(h header, body []byte, coding string) (req *pd.Request
 	if req, err = x.salt(req); err != nil {
 		return nil, err
 	}
-	x.charge, err = x.key.Admit(req.PromptTokens, time.Now())
-	return req, err
+	return req, x.charge.ChargePrompt(req.PromptTokens, time.Now())
 }
 
 // traceRequest records what is asked for where the request is traced.
