@@ -198,6 +198,7 @@ func TestParseModels_IsBounded(t *testing.T) {
 		{"a long base", []byte(`{"data":[{"id":"m"},{"id":"a","parent":"` + long + `"}]}`), 2, 0, false},
 		{"a longer base", []byte(`{"data":[{"id":"m"},{"id":"a","parent":"` + long + `x"}]}`), 1, 1, false},
 		{"one without a name", list("", "m"), 1, 0, false},
+		{"one that would write to a terminal", list("m", `\u001b[2Jn`), 1, 1, false},
 		{"only such", list("", ""), 0, 0, true},
 		{"only longer ones", list(long + "x"), 0, 1, true},
 		{"an empty list", []byte(`{"data":[]}`), 0, 0, true},

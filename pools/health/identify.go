@@ -18,6 +18,9 @@ func (e engine) identify(ctx context.Context, wasUp bool, models []pools.Model, 
 		return
 	}
 	reported, err := e.identity(ctx, models[0].Owner)
+	for _, text := range []*string{&reported.Engine, &reported.Version, &reported.BlockTokens, &reported.KVType} {
+		*text = printable(*text)
+	}
 	e.server.SetIdentity(reported, err == nil)
 	if err != nil {
 		return

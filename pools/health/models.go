@@ -8,6 +8,8 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"slices"
+	"strings"
+	"unicode"
 
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -67,6 +69,16 @@ func (p *prober) models(ctx context.Context) ([]pools.Model, error) {
 	return models, err
 }
 
+// printable is a text without what moves a terminal's cursor or hides: what engines say of themselves is printed there.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}, text)
+}
+
 // parseModels reads an OpenAI model list, and returns how many names it leaves out.
 func parseModels(body []byte) (models []pools.Model, more int, err error) {
 	var list struct {
@@ -84,7 +96,7 @@ func parseModels(body []byte) (models []pools.Model, more int, err error) {
 	for _, m := range list.Data {
 		switch {
 		case m.ID == "":
-		case len(models) == maxModels || len(m.ID) > maxModelID || len(m.Parent) > maxModelID:
+		case len(models) == maxModels || len(m.ID) > maxModelID || len(m.Parent) > maxModelID || printable(m.ID+m.Parent) != m.ID+m.Parent:
 			more++
 		default:
 			models = append(models, pools.Model{ID: m.ID, Parent: m.Parent, Owner: m.Owner, MaxModelLen: m.MaxModelLen, Created: int64(m.Created)})
