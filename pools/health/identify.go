@@ -82,6 +82,10 @@ type sglangArgs struct {
 // has of it.
 const leastKV = 0.1
 
+// mostTokenBytes is more KV than a token of any model has, in bytes: what says more is wrong, up to infinity, which no
+// page of the admin port could write.
+const mostTokenBytes = 1 << 30
+
 // tokenBytes is the bytes of KV of a token on all ranks that hold a part of it, or a copy as with latent
 // attention: what crosses a link, as each sends its own (srt/managers/scheduler_components/memory_usage.py 0.5.23).
 // 0: not reported.
@@ -96,7 +100,10 @@ func (a *sglangArgs) tokenBytes() float64 {
 	if a.AttentionDP {
 		ranks = max(1, ranks/max(1, a.Data))
 	}
-	return m.KV * (1 << 30) / m.Tokens * float64(ranks)
+	if each := m.KV * (1 << 30) / m.Tokens * float64(ranks); each <= mostTokenBytes {
+		return each
+	}
+	return 0
 }
 
 // sglangPublisher is where an SGLang since 0.5.23 says that it publishes (sglang/srt/runtime_context.py,

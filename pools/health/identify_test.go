@@ -67,6 +67,10 @@ func TestProbe_WhatEnginesReportOfThemselves(t *testing.T) {
 			"/v1/models":   `{"data":[{"id":"m","owned_by":"sglang"}]}`,
 			"/server_info": `{"version":"0.5.23","disaggregation_mode":"null","internal_states":[{"memory_usage":{"kvcache":0.004,"token_capacity":32}}]}`,
 		}, pools.Identity{Engine: "sglang", Version: "0.5.23", Connector: "aggregated"}},
+		{"SGLang, KV beyond all numbers", map[string]string{
+			"/v1/models":   `{"data":[{"id":"m","owned_by":"sglang"}]}`,
+			"/server_info": `{"version":"0.5.23","disaggregation_mode":"null","internal_states":[{"memory_usage":{"kvcache":1e300,"token_capacity":1e-300}}]}`,
+		}, pools.Identity{Engine: "sglang", Version: "0.5.23", Connector: "aggregated"}},
 		{"TensorRT-LLM", map[string]string{"/v1/models": `{"data":[{"id":"m","owned_by":"tensorrt_llm"}]}`, "/version": `{"version":"1.2.0"}`},
 			pools.Identity{Engine: "trtllm", Version: "1.2.0", Connector: "trtllm"}},
 	} {
