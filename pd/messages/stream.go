@@ -124,10 +124,9 @@ func (s *Stream) start(dst []byte) []byte {
 		return dst
 	}
 	s.started = true
-	first := s.message
-	first.Usage = s.usage
-	first.Usage.Output = 0
-	return appendEvent(dst, event{Type: "message_start", Message: &first})
+	s.message.Usage = s.usage
+	s.message.Usage.Output = 0
+	return appendEvent(dst, event{Type: "message_start", Message: &s.message})
 }
 
 // ensure makes a block of this type the open one.
@@ -171,7 +170,7 @@ func (s *Stream) finish(dst []byte) ([]byte, error) {
 		return dst, err
 	}
 	dst = s.close(s.start(dst))
-	total := s.usage
+	total := s.usage.behind(s.message.Usage)
 	dst = appendEvent(dst, event{Type: "message_delta", Delta: lastDelta{reason, sequence}, Usage: &total})
 	return appendEvent(dst, event{Type: "message_stop"}), nil
 }

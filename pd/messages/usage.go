@@ -35,6 +35,20 @@ func usageOf(chat gjson.Result) usage {
 	return u
 }
 
+// behind is the usage at the end of a stream whose start told another one. Of an answer that was continued on
+// other servers it does not say what was cached of the prompt, and clients keep what the start said of that: the
+// input is less by it at the end too.
+func (u usage) behind(start usage) usage {
+	for _, part := range []struct{ now, before **int64 }{{&u.Cached, &start.Cached}, {&u.Created, &start.Created}} {
+		if *part.now == nil && *part.before != nil {
+			*part.now = *part.before
+			u.Input -= **part.before
+		}
+	}
+	u.Input = max(0, u.Input)
+	return u
+}
+
 // ending is how an answer ended, as chat tells it.
 type ending struct {
 	finish  string

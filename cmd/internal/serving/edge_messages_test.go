@@ -3,6 +3,7 @@ package serving
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -59,6 +60,39 @@ func TestEdge_AMessageAsAChatIsAnsweredAsTheMessage(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A stream that is continued elsewhere counts its prompt once: clients take of the usage at the end what is there, and
+// keep the rest of that at the start.
+func TestEdge_AMessageAsAChatThatIsContinuedCountsItsPromptOnce(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 1, decode: 2, config: withKeys(t, "sk-ada tenant=ada")})
+	body := `{"model":"test-model","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"` + longPrompt + `"}]}`
+	c.post(messagesPath, body, "X-Api-Key", "sk-ada") // prefill has cached it
+	whole := c.post(messagesPath, body, "X-Api-Key", "sk-ada")
+	for _, e := range c.decode {
+		e.SetFault(engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 3, Path: chatPath, Count: 1})
+	}
+	continued := c.post(messagesPath, body, "X-Api-Key", "sk-ada")
+	if got, want := usageAtClient(continued), usageAtClient(whole); continued.err != nil || !maps.Equal(got, want) || want["cache_read_input_tokens"] == 0 {
+		t.Errorf("%v %s: got %v, want %v", continued.err, continued.body, got, want)
+	}
+	if c.metric("tandem_continuations_total", `outcome="continued"`) == 0 {
+		t.Error("it was not continued")
+	}
+}
+
+// usageAtClient is the usage of a streamed message as Anthropic's SDKs add it up.
+func usageAtClient(a answer) map[string]int64 {
+	usage := make(map[string]int64)
+	for _, event := range a.events {
+		for _, path := range []string{"message.usage", "usage"} {
+			for field, n := range gjson.Get(event, path).Map() {
+				usage[field] = n.Int()
+			}
+		}
+	}
+	return usage
 }
 
 // Agents send what a tool answered as a list of texts, which each engine joins in its own way.
