@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -201,7 +202,7 @@ func (d *DNS) report() {
 func (d *DNS) logFailure(name string, err error) {
 	text := ""
 	if err != nil {
-		text = pools.RootCause(err).Error()
+		text = d.cause(err).Error()
 	}
 	if text == d.failed[name] {
 		return
@@ -212,4 +213,16 @@ func (d *DNS) logFailure(name string, err error) {
 		return
 	}
 	d.log.Warn("name of servers not found, or a part of it: those that it last stood for stay", "name", name, "error", text)
+}
+
+// cause is why a lookup failed. The resolver names the system's DNS server, also where another one was asked.
+func (d *DNS) cause(err error) error {
+	cause := pools.RootCause(err)
+	var answer *net.DNSError
+	if d.cfg.Server != "" && errors.As(cause, &answer) {
+		asked := *answer
+		asked.Server = d.cfg.Server
+		return &asked
+	}
+	return cause
 }

@@ -214,6 +214,23 @@ func TestDNS_AFailureIsSaidOnce(t *testing.T) {
 	said("it is named anew", "not found, or a part of it", 3)
 }
 
+// A failure names the DNS server that is configured, which is the one that was asked.
+func TestDNS_AFailureNamesTheServerThatWasAsked(t *testing.T) {
+	n := nameserver.Start(t)
+	var log testlog.Buffer
+	d := NewDNS(DNSConfig{Interval: 20 * time.Millisecond, Server: n.Addr()}, func([]pools.Spec) {}, slog.New(slog.NewTextHandler(&log, nil)))
+	d.SetNames([]pools.Spec{Entry{URL: "dns+http://nowhere.test:8000"}.Spec(pools.Both)})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { d.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	eventually(t, "the failure is said", func() bool { return strings.Contains(log.String(), "not found, or a part of it") })
+	if !strings.Contains(log.String(), "lookup nowhere.test on "+n.Addr()+": ") {
+		t.Errorf("the log names another server than %s: %s", n.Addr(), &log)
+	}
+}
+
 // All targets of a name are found, also where there are more than are looked up at once.
 func TestDNS_ANameOfManyTargets(t *testing.T) {
 	n := nameserver.Start(t)
