@@ -147,8 +147,9 @@ func (r *Registry) noticeLoss(ctx context.Context, content string) {
 	if r.unreachable || r.content != "" && content != r.content {
 		r.awaited, r.awaitUntil = maps.Clone(r.known), time.Now().Add(r.registerAgain)
 	}
-	if r.content = content; content == "" {
-		r.client.SetNX(ctx, r.prefix+contentKey, rand.Text(), contentLife) // where it cannot be written, no record can
+	r.content = content
+	if text := rand.Text(); content == "" && r.client.SetNX(ctx, r.prefix+contentKey, text, contentLife).Val() {
+		r.content = text // where it cannot be written, no record can
 	}
 }
 
