@@ -135,6 +135,16 @@ func TestReadUsage_OfAMessageIsTheWholePrompt(t *testing.T) {
 	}
 }
 
+// What no request has is no count: it would stay in metrics and in a key's limits.
+func TestReadUsage_OfTooManyTokensIsNone(t *testing.T) {
+	for said, known := range map[string]bool{"0": true, "131072": true, "-1": false, "2147483649": false, "9223372036854775807": false, "1e300": false, `"7"`: false} {
+		got, ok := Chat.ReadUsage([]byte(`{"usage":{"prompt_tokens":` + said + `,"completion_tokens":1}}`))
+		if !ok || got.Prompt.Known != known || !known && got.Prompt.Tokens != 0 || !got.Output.Known {
+			t.Errorf("%s tokens: %+v", said, got)
+		}
+	}
+}
+
 // What cannot be read must not pass: it may hold a hand-off.
 func TestCleanAnswer_WhatCannotBeReadDoesNotPass(t *testing.T) {
 	for _, data := range []string{

@@ -117,8 +117,11 @@ func (d *Dialect) usageKey() string {
 	return `"usage"`
 }
 
+// mostTokens is more than any request has: a longer count would be in metrics and in the key's limits for ever.
+const mostTokens = 1 << 31
+
 func count(r gjson.Result) Count {
-	if r.Type != gjson.Number || r.Int() < 0 {
+	if r.Type != gjson.Number || r.Int() < 0 || r.Int() > mostTokens {
 		return Count{}
 	}
 	return Count{Tokens: int(r.Int()), Known: true}
