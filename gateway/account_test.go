@@ -60,13 +60,16 @@ func TestAdmit_WhatIsLongToReadCounts(t *testing.T) {
 		status     int
 		left       string
 	}{
+		{"a short prompt of more tokens than the key's", `{"model":"m","prompt":"` + strings.Repeat("word ", 9000) + `"}`, nil, 429, "2"},
+		{"a long one", `{"model":"m","prompt":"` + strings.Repeat("word ", 30_000) + `"}`, nil, 429, "1"},
+		{"a compressed one of more tokens", encoded(t, `{"model":"m","prompt":"`+strings.Repeat("word ", 30_000)+`"}`, gzipped), []string{"Content-Encoding", "gzip"}, 429, "1"},
 		{"a short mistake", `{"model":"m","prompt":"hi","n":0}`, nil, 400, "2"},
 		{"an unknown model", `{"model":"unknown","prompt":"hi"}`, nil, 404, "2"},
 		{"a long mistake", long, nil, 400, "1"},
 		{"a compressed one", encoded(t, long, gzipped), []string{"Content-Encoding", "gzip"}, 400, "1"},
 		{"a body that is not compressed as it says", `{"model":"m","prompt":"hi"}`, []string{"Content-Encoding", "gzip"}, 400, "1"},
 	} {
-		g := run(t, usual(t, "ada requests-per-minute=2 concurrent-requests=1"), complete().roundTrip, alone(t))
+		g := run(t, usual(t, "ada requests-per-minute=2 concurrent-requests=1 prompt-tokens-per-minute=5000"), complete().roundTrip, alone(t))
 		got := g.post(x.body, append(as("ada"), x.headers...)...)
 		if left := got.header.Get("X-Ratelimit-Remaining-Requests"); got.status != x.status || left != x.left {
 			t.Errorf("%s: %d, %s requests are left, want %d, %s: %s", x.name, got.status, left, x.status, x.left, got.body)

@@ -191,15 +191,11 @@ func (s *Server) checkHeader(h header) (key *access.Key, coding string, err erro
 
 // accept parses a body, and holds what it asks for to what its key allows.
 func (x *exchange) accept(h header, body []byte, coding string) (req *pd.Request, err error) {
-	if x.charge, err = x.key.Admit(time.Now()); err != nil {
-		return nil, err
-	}
-	if coding == "" && len(body) <= freeBytes { // to read it costs next to nothing, and so does a mistake in it
-		defer func() {
-			if err != nil {
-				x.charge.Refund(time.Now())
-			}
-		}()
+	costly := coding != "" || len(body) > freeBytes // to decode and parse, also where it is refused for what it says
+	if costly {
+		if x.charge, err = x.key.Admit(0, time.Now()); err != nil {
+			return nil, err
+		}
 	}
 	if body, err = x.server.decode(x.ctx, x.key.Tenant, body, coding); err != nil {
 		return nil, err
@@ -222,7 +218,11 @@ func (x *exchange) accept(h header, body []byte, coding string) (req *pd.Request
 	if req, err = x.salt(req); err != nil {
 		return nil, err
 	}
-	return req, x.charge.ChargePrompt(req.PromptTokens, time.Now())
+	if costly {
+		return req, x.charge.ChargePrompt(req.PromptTokens, time.Now())
+	}
+	x.charge, err = x.key.Admit(req.PromptTokens, time.Now())
+	return req, err
 }
 
 // traceRequest records what is asked for where the request is traced.

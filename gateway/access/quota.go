@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"time"
@@ -80,35 +81,32 @@ func (q *quota) setLimits(l Limits) {
 	q.output.setLimit(l.Output)
 }
 
-// admit charges one request, whose prompt is not known yet, or charges nothing and says which limit is used up.
-func (q *quota) admit(now time.Time) *LimitError {
+// admit charges one request with the prompt that is estimated, or charges nothing and
+// says which limit is used up.
+func (q *quota) admit(prompt int, now time.Time) *LimitError {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.refillLocked(now)
-	if refused := q.exceededLocked(now); refused != nil {
+	if refused := q.exceededLocked(float64(prompt), now); refused != nil {
 		return refused
 	}
 	q.running++
 	if q.first.IsZero() {
 		q.first = now
 	}
-	q.chargeLocked(usage{Requests: 1})
+	q.chargeLocked(usage{Requests: 1, Prompt: float64(prompt)})
 	return nil
 }
 
-// chargePrompt charges the prompt that is estimated, or nothing where the limit has not so much left.
-func (q *quota) chargePrompt(tokens int, now time.Time) *LimitError {
+// chargePrompt charges the prompt of a request that was admitted, or nothing where the limit has not so much left.
+func (q *quota) chargePrompt(prompt int, now time.Time) *LimitError {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.refillLocked(now)
-	prompt := float64(tokens)
-	if q.limits.Prompt > 0 && prompt > float64(q.limits.Prompt) {
-		return &LimitError{Of: OfPrompt, Limit: q.limits.Prompt, Never: true}
+	if refused := cmp.Or(q.neverLocked(float64(prompt)), q.prompt.exceeded(OfPrompt, float64(prompt))); refused != nil {
+		return refused
 	}
-	if wait := q.prompt.wait(prompt); wait > 0 {
-		return &LimitError{Of: OfPrompt, Limit: int(q.prompt.perMinute), Wait: wait}
-	}
-	q.chargeLocked(usage{Prompt: prompt})
+	q.chargeLocked(usage{Prompt: float64(prompt)})
 	return nil
 }
 
@@ -116,7 +114,10 @@ func (q *quota) chargePrompt(tokens int, now time.Time) *LimitError {
 // it is not known when one of its own ends.
 const concurrentWait = time.Second
 
-func (q *quota) exceededLocked(now time.Time) *LimitError {
+func (q *quota) exceededLocked(prompt float64, now time.Time) *LimitError {
+	if never := q.neverLocked(prompt); never != nil {
+		return never
+	}
 	running := q.running
 	for _, o := range q.others {
 		if now.Before(o.until) {
@@ -126,14 +127,21 @@ func (q *quota) exceededLocked(now time.Time) *LimitError {
 	if q.limits.Concurrent > 0 && running >= q.limits.Concurrent {
 		return &LimitError{Of: OfConcurrent, Limit: q.limits.Concurrent, Wait: concurrentWait}
 	}
-	for _, b := range []struct {
-		*bucket
-		of   string
-		need float64
-	}{{&q.requests, OfRequests, 1}, {&q.prompt, OfPrompt, 0}, {&q.output, OfOutput, 1}} {
-		if wait := b.wait(b.need); wait > 0 {
-			return &LimitError{Of: b.of, Limit: int(b.perMinute), Wait: wait}
-		}
+	return cmp.Or(q.requests.exceeded(OfRequests, 1), q.prompt.exceeded(OfPrompt, max(prompt, 1)), q.output.exceeded(OfOutput, 1))
+}
+
+// neverLocked is the refusal of a prompt that is longer than all of a minute's tokens.
+func (q *quota) neverLocked(prompt float64) *LimitError {
+	if q.limits.Prompt > 0 && prompt > float64(q.limits.Prompt) {
+		return &LimitError{Of: OfPrompt, Limit: q.limits.Prompt, Never: true}
+	}
+	return nil
+}
+
+// exceeded is the refusal of what needs more than the bucket has, nil where it has enough.
+func (b *bucket) exceeded(of string, need float64) *LimitError {
+	if wait := b.wait(need); wait > 0 {
+		return &LimitError{Of: of, Limit: int(b.perMinute), Wait: wait}
 	}
 	return nil
 }

@@ -17,20 +17,19 @@ type QuotaCharge struct {
 // Tokens is what an answer cost as far as the engine reported, in tokens; -1 is unknown.
 type Tokens struct{ Prompt, Output int }
 
-// Admit lets a request of the key in and charges it, before its body is decoded and parsed: what is refused for what
-// it says may have cost as much work. The error is a *LimitError.
-func (k *Key) Admit(now time.Time) (*QuotaCharge, error) {
-	if refused := k.quota.admit(now); refused != nil {
+// Admit lets a request of the key in and charges it with the prompt that is estimated, in tokens; with none where that
+// is not known yet. The error is a *LimitError.
+func (k *Key) Admit(promptTokens int, now time.Time) (*QuotaCharge, error) {
+	if refused := k.quota.admit(promptTokens, now); refused != nil {
 		return nil, refused
 	}
-	return &QuotaCharge{quota: k.quota}, nil
+	return &QuotaCharge{quota: k.quota, prompt: promptTokens}, nil
 }
 
-// ChargePrompt charges the prompt that is estimated, in tokens. Where the key has not so many left, the request ends
-// and is charged nothing. The error is a *LimitError.
+// ChargePrompt charges a request that was admitted without its prompt with what that is estimated to have, in tokens, or
+// with nothing where the key has not so many left. The error is a *LimitError.
 func (c *QuotaCharge) ChargePrompt(tokens int, now time.Time) error {
 	if refused := c.quota.chargePrompt(tokens, now); refused != nil {
-		c.Refund(now)
 		return refused
 	}
 	c.prompt = tokens

@@ -62,7 +62,7 @@ func TestQuotaSync_ReplicasKeepOneLimitTogether(t *testing.T) {
 	began := time.Now()
 	refilled := func() int { return 1 + int(100*time.Since(began).Minutes()) } // of the limit of requests, at most
 	for range 40 {
-		charge, err := admitPrompt(ka, 1, time.Now())
+		charge, err := ka.Admit(1, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func TestQuotaSync_ReplicasKeepOneLimitTogether(t *testing.T) {
 	}
 	charges[0].Refund(time.Now())
 	eventually(t, "what ended at a does not count at b", func() bool {
-		charge, err := admitPrompt(kb, 1, time.Now())
+		charge, err := kb.Admit(1, time.Now())
 		if err != nil {
 			return false
 		}

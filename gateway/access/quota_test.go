@@ -7,19 +7,10 @@ import (
 	"time"
 )
 
-// admitPrompt lets a request of a key in and charges its prompt.
-func admitPrompt(k *Key, promptTokens int, now time.Time) (*QuotaCharge, error) {
-	charge, err := k.Admit(now)
-	if err != nil {
-		return nil, err
-	}
-	return charge, charge.ChargePrompt(promptTokens, now)
-}
-
 // admit lets requests of one token in until one is refused, at most 1000.
 func admit(k *Key, now time.Time) (n int, refused *LimitError) {
 	for range 1000 {
-		if _, err := admitPrompt(k, 1, now); err != nil {
+		if _, err := k.Admit(1, now); err != nil {
 			errors.As(err, &refused)
 			return n, refused
 		}
@@ -48,11 +39,11 @@ func TestQuota_AMinutesWorthAtOnceAndEvenlyBack(t *testing.T) {
 func TestQuota_TokensAreEstimatedThenCorrected(t *testing.T) {
 	k := open(t, entry("k", "tenant: a", "prompt-tokens-per-minute: 600", "output-tokens-per-minute: 60")).Find([]byte("k"))
 	left := func(of string) int { return k.LimitStatuses(testTime)[of].Remaining }
-	charge, err := admitPrompt(k, 500, testTime)
+	charge, err := k.Admit(500, testTime)
 	if err != nil || left(OfPrompt) != 100 {
 		t.Fatalf("%v, %d left", err, left(OfPrompt))
 	}
-	if _, err := admitPrompt(k, 101, testTime); err == nil {
+	if _, err := k.Admit(101, testTime); err == nil {
 		t.Error("more than is left came in")
 	}
 	charge.AddOutput(40, testTime)
@@ -64,13 +55,13 @@ func TestQuota_TokensAreEstimatedThenCorrected(t *testing.T) {
 	if left(OfPrompt) != 200 || left(OfOutput) != 0 {
 		t.Errorf("after correction %d and %d left", left(OfPrompt), left(OfOutput))
 	}
-	_, err = admitPrompt(k, 1, testTime)
+	_, err = k.Admit(1, testTime)
 	var refused *LimitError
 	if !errors.As(err, &refused) || refused.Of != OfOutput || refused.Wait != 41*time.Second { // 40 overdrawn, one wanted
 		t.Errorf("overdrawn: %+v", err)
 	}
 	later := testTime.Add(41 * time.Second)
-	if charge, err = admitPrompt(k, 1, later); err != nil {
+	if charge, err = k.Admit(1, later); err != nil {
 		t.Fatalf("41 s later: %v", err)
 	}
 	before := k.LimitStatuses(later)
@@ -78,7 +69,7 @@ func TestQuota_TokensAreEstimatedThenCorrected(t *testing.T) {
 	if after := k.LimitStatuses(later); after[OfPrompt].Remaining != before[OfPrompt].Remaining+1 {
 		t.Errorf("refunded: %+v, before %+v", after, before)
 	}
-	if _, err := admitPrompt(k, 601, later); !errors.As(err, &refused) || !refused.Never {
+	if _, err := k.Admit(601, later); !errors.As(err, &refused) || !refused.Never {
 		t.Errorf("more than a minute's worth at once: %+v", err)
 	}
 }
@@ -87,12 +78,12 @@ func TestQuota_TokensAreEstimatedThenCorrected(t *testing.T) {
 // never makes more than a minute's worth.
 func TestQuota_DebtAndRefundsAreBounded(t *testing.T) {
 	k := open(t, entry("k", "tenant: a", "output-tokens-per-minute: 60")).Find([]byte("k"))
-	charge, err := admitPrompt(k, 1, testTime)
+	charge, err := k.Admit(1, testTime)
 	if err != nil {
 		t.Fatal(err)
 	}
 	charge.AddOutput(1_000_000, testTime)
-	_, err = admitPrompt(k, 1, testTime)
+	_, err = k.Admit(1, testTime)
 	var refused *LimitError
 	if !errors.As(err, &refused) || refused.Wait != time.Hour+time.Second { // the debt, and the token that is wanted
 		t.Errorf("overdrawn by a million tokens: %+v", err)
@@ -106,15 +97,15 @@ func TestQuota_DebtAndRefundsAreBounded(t *testing.T) {
 func TestQuota_RequestsAtOnceAndWhatAReloadKeeps(t *testing.T) {
 	c := open(t, entry("k", "tenant: a", "concurrent-requests: 2", "requests-per-minute: 100"))
 	k := c.Find([]byte("k"))
-	first, err := admitPrompt(k, 1, testTime)
+	first, err := k.Admit(1, testTime)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err = admitPrompt(k, 1, testTime); err != nil {
+	if _, err = k.Admit(1, testTime); err != nil {
 		t.Fatal(err)
 	}
 	var refused *LimitError
-	if _, err = admitPrompt(k, 1, testTime); !errors.As(err, &refused) || refused.Of != OfConcurrent || refused.Wait <= 0 {
+	if _, err = k.Admit(1, testTime); !errors.As(err, &refused) || refused.Of != OfConcurrent || refused.Wait <= 0 {
 		t.Errorf("a third: %+v", err)
 	}
 	reload(t, c, entry("k", "tenant: a", "concurrent-requests: 3", "requests-per-minute: 50"))
@@ -142,7 +133,7 @@ func TestQuota_IsRefilledBeforeItIsCharged(t *testing.T) {
 		"by an answer, ended": func(_ *Key, c *QuotaCharge) { c.AddOutput(50, later); c.End(Tokens{Prompt: 0, Output: 50}, later) },
 	} {
 		k := open(t, entry("k", "tenant: a", "prompt-tokens-per-minute: 600", "output-tokens-per-minute: 60")).Find([]byte("k"))
-		c, err := admitPrompt(k, 1, testTime)
+		c, err := k.Admit(1, testTime)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,7 +152,7 @@ func TestQuota_IsRefilledBeforeItIsCharged(t *testing.T) {
 func TestQuota_AnAnswerThatCostNothing(t *testing.T) {
 	for cost, want := range map[Tokens][2]int{{Prompt: 0, Output: 0}: {600, 60}, {Prompt: -1, Output: -1}: {500, 20}} {
 		k := open(t, entry("k", "tenant: a", "prompt-tokens-per-minute: 600", "output-tokens-per-minute: 60")).Find([]byte("k"))
-		charge, err := admitPrompt(k, 100, testTime)
+		charge, err := k.Admit(100, testTime)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,12 +167,12 @@ func TestQuota_AnAnswerThatCostNothing(t *testing.T) {
 
 func TestQuota_ReportsWhatIsUsedSinceItsFirstUse(t *testing.T) {
 	k := open(t, entry("k", "tenant: a")).Find([]byte("k"))
-	first, err := admitPrompt(k, 10, testTime)
+	first, err := k.Admit(10, testTime)
 	if err != nil {
 		t.Fatal(err)
 	}
 	later := testTime.Add(8 * time.Second)
-	if _, err := admitPrompt(k, 5, later); err != nil {
+	if _, err := k.Admit(5, later); err != nil {
 		t.Fatal(err)
 	}
 	first.End(Tokens{Prompt: 10, Output: 3}, later)
@@ -199,7 +190,7 @@ func TestQuota_IsSafeForConcurrentUse(t *testing.T) {
 	var uses sync.WaitGroup
 	for _, use := range []func(){
 		func() {
-			charge, err := admitPrompt(k, 1, testTime)
+			charge, err := k.Admit(1, testTime)
 			if err != nil {
 				t.Error(err)
 				return

@@ -67,7 +67,7 @@ func TestUsageReceiver_AReplicaThatIsSilentIsForgotten(t *testing.T) {
 	running := func(now time.Time) int { // at other replicas, as far as it counts
 		n := 0
 		for ; n <= 50; n++ {
-			if _, err := admitPrompt(k, 1, now); err != nil {
+			if _, err := k.Admit(1, now); err != nil {
 				break
 			}
 		}
