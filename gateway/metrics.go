@@ -7,7 +7,7 @@ import (
 )
 
 // Metrics are what the gateway counts of its clients. The model label holds only
-// models that are served; others are UnknownModel. The tenant label holds as many tenants
+// models that are served; others are UnknownModel, and of what asks for no model it is NoModel. The tenant label holds as many tenants
 // as are configured; others are "other".
 type Metrics struct {
 	requests *prometheus.CounterVec   // api, model, outcome, path
@@ -18,8 +18,11 @@ type Metrics struct {
 	limited        *prometheus.CounterVec // tenant, limit
 }
 
-// UnknownModel is the model label of requests for none that is served.
-const UnknownModel = "unknown"
+// Model labels that are none of a model: of requests for one that is not served, and of those that name none.
+const (
+	UnknownModel = "unknown"
+	NoModel      = "none"
+)
 
 // How a request came.
 const (

@@ -151,7 +151,7 @@ func waitingAs(key *access.Key) queue.Request {
 // replyError answers an error of a small handler, which metrics count as the API's.
 func (s *Server) replyError(c *fiber.Ctx, name string, err error) error {
 	f := explain(err)
-	s.metrics.requests.WithLabelValues(name, "none", f.outcome, overHTTP).Inc()
+	s.metrics.requests.WithLabelValues(name, NoModel, f.outcome, overHTTP).Inc()
 	d := shapeOf(c)
 	nameRequest(c, d, requestID(c))
 	return f.send(c, d)

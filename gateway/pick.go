@@ -451,7 +451,7 @@ func (s *Server) RefusePick(err error, h Header) Refusal {
 	if f.shed() {
 		f.text.Status = http.StatusTooManyRequests
 	}
-	s.metrics.requests.WithLabelValues("none", "none", f.outcome, forPicker).Inc()
+	s.metrics.requests.WithLabelValues("none", NoModel, f.outcome, forPicker).Inc()
 	r := Refusal{Status: f.text.Status, Header: make(http.Header, 4)}
 	id := requestID(h)
 	nameRequest(&r, api.Chat, id)

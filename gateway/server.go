@@ -229,7 +229,7 @@ func (s *Server) health(c *fiber.Ctx) error {
 func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	if bad, dialect := refusedMessage(c); bad != nil {
 		letPageRead(c, string(c.Context().Conn().(*clientConn).framing.head.origin), s.cfg.Origins)
-		s.metrics.requests.WithLabelValues("none", "none", "bad_request", overHTTP).Inc()
+		s.metrics.requests.WithLabelValues("none", NoModel, "bad_request", overHTTP).Inc()
 		nameRequest(c, dialect, requestID(c))
 		return explain(bad.request()).send(c, dialect)
 	}
@@ -268,7 +268,7 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	default:
 		text.Message = "The HTTP request is malformed."
 	}
-	s.metrics.requests.WithLabelValues("none", "none", "bad_request", overHTTP).Inc()
+	s.metrics.requests.WithLabelValues("none", NoModel, "bad_request", overHTTP).Inc()
 	dialect := shapeOf(c)
 	nameRequest(c, dialect, requestID(c))
 	return failure{text: text}.send(c, dialect)
@@ -292,9 +292,9 @@ func meantPath(path string) string {
 
 // refuseLeft ends a request whose client left before all of it was read, of an API or of none.
 func (s *Server) refuseLeft(c *fiber.Ctx, d *api.Dialect) error {
-	name, model := "none", "none"
+	name, model := "none", NoModel
 	if d != nil {
-		name, model = d.Name, "unknown"
+		name, model = d.Name, UnknownModel
 	}
 	f := explain(context.Canceled)
 	s.metrics.requests.WithLabelValues(name, model, f.outcome, overHTTP).Inc()

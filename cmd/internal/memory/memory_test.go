@@ -215,7 +215,8 @@ func TestTarget_GivesBackWhatABurstLeft(t *testing.T) {
 	}
 }
 
-// What counts as alive is found anew once a heap has rested for an interval, and not again until it has grown.
+// What counts as alive is found anew once a heap has rested for an interval, and not again until it has grown by more than
+// a page of metrics takes.
 func TestTarget_LooksAgainAtAHeapAtRest(t *testing.T) {
 	const mb = 1 << 20
 	now := time.Now()
@@ -225,12 +226,18 @@ func TestTarget_LooksAgainAtAHeapAtRest(t *testing.T) {
 		now, h.allocated = now.Add(interval/8), h.allocated+grown
 		return c.look(now, h)
 	}
-	for step, grown := range []uint64{8 * mb, 8 * mb, 0, 0, 0, 0, 0, 0, 0, 0} {
+	burst := func(grown uint64) (collected bool) {
 		if look(grown) {
-			t.Fatalf("it is collected at look %d", step)
+			t.Error("it is collected while it grows")
 		}
+		for step := range 8 {
+			if look(0) {
+				t.Errorf("it is collected at look %d", step)
+			}
+		}
+		return look(0)
 	}
-	if !look(0) {
+	if !burst(24 * mb) {
 		t.Error("it rests for an interval and is not collected")
 	}
 	c.afterCollection(now, h)
@@ -239,15 +246,18 @@ func TestTarget_LooksAgainAtAHeapAtRest(t *testing.T) {
 			t.Error("it is collected again")
 		}
 	}
-	look(8 * mb)
-	for range 8 {
-		look(0)
+	if burst(mb) {
+		t.Error("it is collected behind a page of metrics")
 	}
-	if h.live = 2 * mb; look(0) {
+	if h.live = 2 * mb; burst(24 * mb) {
 		t.Error("two megabytes are collected for nothing")
 	}
 	if h.live = 62 * mb; !look(0) {
 		t.Error("it has grown, rests again and is not collected")
+	}
+	c.afterCollection(now, h)
+	if h.live = 800 * mb; burst(24 * mb) {
+		t.Error("a large heap is collected for little")
 	}
 }
 

@@ -79,6 +79,7 @@ type target struct {
 	collected reading   // at the last collection
 	looked    reading   // by watch
 	rests     time.Time // since when the heap is at rest; zero: it is not
+	settled   uint64    // bytes that had been allocated when memory was last given back
 	stopped   bool
 }
 
@@ -177,6 +178,7 @@ func (t *target) look(now time.Time, h heap) (giveBack bool) {
 	}
 	if giveBack = t.setLocked(h.live) && (h.isLeftBehind(t.pace) || t.isOutdated(now, h)); giveBack {
 		t.room = cautious // a heap at rest begins anew
+		t.settled = h.allocated
 	}
 	return giveBack
 }
@@ -187,9 +189,10 @@ func atRest(pace float64) bool { return pace*interval.Seconds() < slack }
 
 // isOutdated reports whether what counts as alive of a heap is from before it came to rest, an interval ago: since then
 // the long prompts of a thousand streams may have been let go, and at rest nothing else leads to a collection for
-// minutes.
+// minutes. That much was allocated first: what a scrape leaves is not worth the collection of a large heap.
 func (t *target) isOutdated(now time.Time, h heap) bool {
-	return !t.rests.IsZero() && now.Sub(t.rests) >= interval && t.collected.at.Before(t.rests) && h.live > slack && h.live+h.unused < mostAtOnce
+	return !t.rests.IsZero() && now.Sub(t.rests) >= interval && t.collected.at.Before(t.rests) &&
+		h.live > slack && h.live+h.unused < mostAtOnce && h.allocated-t.settled > max(cautious, h.live/8)
 }
 
 // isLeftBehind reports whether much of the memory is of no use, and will not be soon to a heap that grows by pace

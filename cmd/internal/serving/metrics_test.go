@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tandem-gateway/tandem/gateway"
 )
 
 // Few series name any one server, whatever it does: with 1,000 of them a gateway exposes no more than
@@ -40,6 +42,34 @@ func TestMetrics_SeriesOfOneServer(t *testing.T) {
 	t.Logf("%d series name one server", largest)
 	if largest > most || largest < 20 { // less would be another way of naming servers
 		t.Errorf("%d series name one server, at most %d", largest, most)
+	}
+}
+
+// Series of models that are gone are dropped: so what series name is a model that is known, or one of the labels that
+// stand for none.
+func TestMetrics_NameOnlyModelsThatAreKnown(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	for _, body := range []string{
+		fmt.Sprintf(`{"model":%q,"prompt":"hi","max_tokens":2}`, testModel), `{"model":"made up","prompt":"hi"}`, `{"prompt":"hi"}`, `{`, fmt.Sprintf(`{"model":%q,"prompt":"hi","n":0}`, testModel),
+	} {
+		c.post("/v1/completions", body)
+		c.post("/v1/nothing", body)
+	}
+	c.raw("GET", c.base+"/v1/models/made-up")
+	known, named := c.node.models(), map[string]bool{}
+	for line := range strings.Lines(c.get("/metrics").body) {
+		if _, rest, is := strings.Cut(line, `model="`); is {
+			name, _, _ := strings.Cut(rest, `"`)
+			named[name] = true
+			if !slices.Contains(known, name) {
+				t.Errorf("%q is dropped a day later: %s", name, line)
+			}
+		}
+	}
+	for _, name := range []string{testModel, gateway.UnknownModel, gateway.NoModel} {
+		if !named[name] {
+			t.Errorf("no series names %q", name)
+		}
 	}
 }
 

@@ -360,7 +360,7 @@ func (n *Node) scraped(reg *registry, metrics *pd.Metrics) prometheus.Gatherer {
 
 // models are those that series may name: that servers have, or had and may have again.
 func (n *Node) models() []string {
-	known := append(n.planner.Models(), gateway.UnknownModel)
+	known := append(n.planner.Models(), gateway.UnknownModel, gateway.NoModel)
 	for _, m := range n.fleet.Models() {
 		known = append(known, m.ID)
 	}
