@@ -18,10 +18,10 @@ type memory struct {
 	KVBin        int64                   `json:"kv_bin"` // that runs
 	KVSum        float64                 `json:"kv_sum"`
 	KVCount      int                     `json:"kv_count"`
-	Prefill      float64                 `json:"prefill_speed"` // of a server, when one was last there
-	Decode       float64                 `json:"decode_speed"`  // likewise
-	Capacity     float64                 `json:"kv_capacity"`   // likewise
-	Raised       [2]time.Time            `json:"raised"`        // when more was wanted than there was; zero while it is there
+	Prefill      float64                 `json:"speed_of_prefill"` // of a server, when one was last there; as prefill_speed it was that for one token
+	Decode       float64                 `json:"speed_of_decode"`  // likewise
+	Capacity     float64                 `json:"kv_capacity"`      // likewise
+	Raised       [2]time.Time            `json:"raised"`           // when more was wanted than there was; zero while it is there
 	ColdStart    time.Duration           `json:"cold_start"`
 	Draining     []DrainingUnit          `json:"leaving,omitempty"`
 	Allocation   *mix.HardwareAllocation `json:"spread,omitempty"`     // what stands; nil without hardware to choose from
@@ -36,15 +36,16 @@ func (m *memory) remember(g *poolState, prior *sizing.Capacity, w workload) {
 	for _, figure := range []struct {
 		now, last *float64
 		believed  float64
+		keeps     bool
 	}{
-		{&g.prefillSpeed, &m.Prefill, prior.PrefillSpeed(w.computed, w.prompt-w.computed)},
-		{&g.decodeSpeed, &m.Decode, prior.DecodeSpeed(w.itl, w.context)},
-		{&g.kvCapacity, &m.Capacity, float64(prior.KVTokens)},
+		{&g.prefillSpeed, &m.Prefill, prior.PrefillSpeed(w.computed, w.prompt-w.computed), w.seen},
+		{&g.decodeSpeed, &m.Decode, prior.DecodeSpeed(w.itl, w.context), w.seen},
+		{&g.kvCapacity, &m.Capacity, float64(prior.KVTokens), true},
 	} {
 		switch {
 		case *figure.now == 0:
 			*figure.now = cmp.Or(*figure.last, figure.believed)
-		case w.seen:
+		case figure.keeps:
 			*figure.last = *figure.now
 		}
 	}

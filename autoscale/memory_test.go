@@ -1,6 +1,7 @@
 package autoscale
 
 import (
+	"encoding/json"
 	"slices"
 	"testing"
 	"time"
@@ -103,6 +104,14 @@ func TestMemory_Remember(t *testing.T) {
 	some := poolState{decodeSpeed: 7}
 	if m.remember(&some, &prior, w); some.prefillSpeed != 1 || some.decodeSpeed != 7 || some.kvCapacity != 3 {
 		t.Errorf("of each what was known last: %+v", some)
+	}
+	var idle memory // no request has come
+	if err := json.Unmarshal([]byte(`{"prefill_speed":1,"decode_speed":1}`), &idle); err != nil {
+		t.Fatal(err)
+	}
+	idle.remember(&poolState{prefillSpeed: 1, decodeSpeed: 2, kvCapacity: 3}, &prior, workload{prompt: 1})
+	if idle.Prefill != 0 || idle.Decode != 0 || idle.Capacity != 3 {
+		t.Errorf("before the first request, and from an older gateway: %+v", idle)
 	}
 }
 

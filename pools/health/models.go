@@ -35,7 +35,7 @@ const modelsPath = "/v1/models"
 func (e engine) readModels(body []byte, log *slog.Logger) ([]pools.Model, error) {
 	models, more, err := parseModels(body)
 	if more > 0 && !e.server.Health().Up {
-		log.Warn("the server lists more models than are known of one", "known", len(models), "left_out", more)
+		log.Warn("the server lists models that are left out: more than are known of one, or names that are too long or cannot be printed", "known", len(models), "left_out", more)
 	}
 	return models, err
 }
@@ -99,13 +99,27 @@ func parseModels(body []byte) (models []pools.Model, more int, err error) {
 		case len(models) == maxModels || len(m.ID) > maxModelID || len(m.Parent) > maxModelID || printable(m.ID+m.Parent) != m.ID+m.Parent:
 			more++
 		default:
-			models = append(models, pools.Model{ID: m.ID, Parent: m.Parent, Owner: m.Owner, MaxModelLen: m.MaxModelLen, Created: int64(m.Created)})
+			models = append(models, pools.Model{ID: m.ID, Parent: m.Parent, Owner: m.Owner, MaxModelLen: m.MaxModelLen, Created: createdAt(m.Created)})
 		}
 	}
-	if len(models) == 0 {
+	switch {
+	case len(models) == 0 && more > 0:
+		return nil, more, errors.New("/v1/models names only models whose names are too long or cannot be printed")
+	case len(models) == 0:
 		return nil, more, errors.New("/v1/models names no model")
 	}
 	return models, more, nil
+}
+
+// lastSecond is the end of the year 9999, in unix seconds: what is later no page can write as a time.
+const lastSecond = 253_402_300_799
+
+// createdAt is when an engine says that a model was created, in unix seconds; 0 where that is no time.
+func createdAt(said float64) int64 {
+	if said < 0 || said > lastSecond {
+		return 0
+	}
+	return int64(said)
 }
 
 func modelIDs(models []pools.Model) []string {

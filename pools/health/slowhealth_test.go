@@ -180,6 +180,16 @@ func TestParseModels_ATimeMayHaveAFraction(t *testing.T) {
 	}
 }
 
+// A time that is none, such as one in milliseconds, is not known: no page could write it.
+func TestParseModels_ATimeThatIsNone(t *testing.T) {
+	for said, want := range map[string]int64{"1755000000": 1755000000, "-5": 0, "1755000000000": 0, "1e300": 0} {
+		models, _, err := parseModels([]byte(`{"data":[{"id":"m","created":` + said + `}]}`))
+		if err != nil || len(models) != 1 || models[0].Created != want {
+			t.Errorf("%s: %+v %v", said, models, err)
+		}
+	}
+}
+
 // An older SGLang that is down is probed as soon as it has said that it is well, and not when
 // it is up or said something else. The question is over with its answer.
 func TestSlowHealth_AGoodAnswerOfAServerThatIsDownIsProbedAtOnce(t *testing.T) {
