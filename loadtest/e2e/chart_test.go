@@ -129,16 +129,20 @@ func TestChart_RefusesWhatItDoesNotKnow(t *testing.T) {
 // GPUs beyond a pod's ranks compute each layer together: no engine does so by itself.
 func TestChart_GPUsOfAPodComputeTogether(t *testing.T) {
 	for set, want := range map[string][]string{
-		"gpus=1":                                {"!parallel-size", "!tp-size", "!tp_size"},
-		"gpus=0":                                {"!parallel-size"},
-		"gpus=4":                                {"--tensor-parallel-size=4", "!--data-parallel-size"},
-		"gpus=8,ranks=4":                        {"--tensor-parallel-size=2", "--data-parallel-size=4"},
-		"gpus=4,ranks=4":                        {"!--tensor-parallel-size", "--data-parallel-size=4"},
-		"gpus=8,ranks=4,nodes=2":                {"--tensor-parallel-size=2 \\\n", "--data-parallel-size=8"},
-		"gpus=4,engine=sglang":                  {"--tp-size=4", "!--dp-size"},
-		"gpus=8,ranks=4,engine=sglang":          {"--tp-size=8", "--dp-size=4"},
-		"gpus=4,engine=trtllm":                  {"--tp_size=4"},
-		"gpus=2,args[0]=--tensor-parallel-size": {"--tensor-parallel-size=2\n            - \"--tensor-parallel-size\""},
+		"gpus=1":                       {"!parallel-size", "!tp-size", "!tp_size"},
+		"gpus=0":                       {"!parallel-size"},
+		"gpus=4":                       {"--tensor-parallel-size=4", "!--data-parallel-size"},
+		"gpus=8,ranks=4":               {"--tensor-parallel-size=2", "--data-parallel-size=4"},
+		"gpus=4,ranks=4":               {"!--tensor-parallel-size", "--data-parallel-size=4"},
+		"gpus=8,ranks=4,nodes=2":       {"--tensor-parallel-size=2 \\\n", "--data-parallel-size=8"},
+		"gpus=4,engine=sglang":         {"--tp-size=4", "!--dp-size"},
+		"gpus=8,ranks=4,engine=sglang": {"--tp-size=8", "--dp-size=4"},
+		"gpus=4,engine=trtllm":         {"--tp_size=4"},
+		"gpus=2,args[0]=--tensor-parallel-size=1":                {"!--tensor-parallel-size=2", "--tensor-parallel-size=1"},
+		"gpus=4,args[0]=--pipeline-parallel-size=4":              {"!--tensor-parallel-size"},
+		"gpus=4,args[0]=--pp-size=4,engine=sglang":               {"!--tp-size"},
+		"gpus=4,args[0]=--pp_size=4,engine=trtllm":               {"!--tp_size"},
+		"gpus=4,args[0]=--max-model-len=8192,args[1]=--dp-other": {"--tensor-parallel-size=4"},
 	} {
 		text := rendered(t, "default", "tandem", "--set", "pools.a.role=decode,pools.a."+strings.ReplaceAll(set, ",", ",pools.a."))
 		for _, part := range want {

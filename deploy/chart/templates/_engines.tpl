@@ -22,14 +22,14 @@ preStop:
 
 {{/*
 How many GPUs compute a layer together: those of a pod, shared by its ranks. SGLang's ranks of attention lie within
-them (--dp-size divides --tp-size). What args say comes behind it and counts.
+them (--dp-size divides --tp-size). Where args divide the GPUs in any way, that alone counts.
 */}}
 {{- define "tandem.tensorParallel" -}}
 {{- $gpus := max 1 (int .pool.gpus) }}
 {{- if and .pool.gpus (mod $gpus (int .pool.ranks)) }}
 {{- fail (printf "pools.%s: %d GPUs are no multiple of %d ranks" .name $gpus (int .pool.ranks)) }}
 {{- end }}
-{{- if eq .pool.engine "sglang" }}{{ $gpus }}{{ else }}{{ max 1 (div $gpus (int .pool.ranks)) }}{{ end }}
+{{- if regexMatch "(parallel|[tdp]p)[-_]size" (join " " .pool.args) }}1{{ else if eq .pool.engine "sglang" }}{{ $gpus }}{{ else }}{{ max 1 (div $gpus (int .pool.ranks)) }}{{ end }}
 {{- end }}
 
 {{- define "tandem.vllm" -}}
