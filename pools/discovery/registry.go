@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -23,7 +22,8 @@ import (
 //
 //	<prefix>servers       set of names
 //	<prefix>server:<name> the server as JSON (Entry), with a TTL
-//	<prefix>registry      a random text, by which gateways notice that Redis lost the others
+//	<prefix>registry      a random text that lives as long as it can be written, by which gateways
+//	                      notice that Redis lost the others, or takes none
 //
 // A name is anything unique, such as host:port. The program that starts an engine can write
 // them, again and again before the TTL ends:
@@ -40,15 +40,15 @@ const (
 	registryInterval = 300 * time.Millisecond // between two looks
 	registryTime     = time.Second            // for one look
 	registerAgain    = time.Minute            // for servers to register again that Redis lost
-	contentLife      = 24 * time.Hour         // of contentKey; when it ends servers have that time too
+	contentLife      = time.Minute            // of contentKey, from the last look of any gateway on
 	maxRegistered    = 4096
 	maxNames         = 1 << 16  // that are read to choose those from
 	maxRecord        = 16 << 10 // bytes
 )
 
-// Registry finds the servers that registered themselves. While Redis is away those
-// that were known stay; and when it is back, or was emptied, those that have not registered
-// again stay for a time: a server that is really gone fails its probes.
+// Registry finds the servers that registered themselves. While Redis is away, or takes no records
+// since it is full or a replica, those that were known stay; and when it is back, or was emptied, those
+// that have not registered again stay for a time: a server that is really gone fails its probes.
 type Registry struct {
 	client redis.UniversalClient
 	prefix string
@@ -61,11 +61,9 @@ type Registry struct {
 	unreachable bool                    // Redis does not answer, as logged
 	everRead    bool                    // it has been read once
 
-	content       string                  // what contentKey held at the last look; "": nothing
-	registerAgain time.Duration           // as the constant; tests wait less
-	awaited       map[string]registration // by name: servers whose records may be lost, until they are there again
-	awaitUntil    time.Time               // until then they stay
-	keeping       bool                    // some have no record, as logged
+	content       string        // what contentKey held at the last look; "": nothing
+	registerAgain time.Duration // as the constant; tests wait less
+	keeping       bool          // some have no record, as logged
 
 	tooMany bool // there are more names than are accepted, as logged
 }
@@ -76,6 +74,8 @@ type registration struct {
 	spec   pools.Spec
 	id     string
 	behind string // the name whose record of the same server counts, as logged; "": this one does
+
+	until time.Time // it stays until then if its record is lost; zero: it does not
 }
 
 // NewRegistry returns a source of servers; found receives all of them whenever they
@@ -116,13 +116,11 @@ func (r *Registry) readAll(ctx context.Context) ([]pools.Spec, error) {
 		return nil, err
 	}
 	records := make([]*redis.StringCmd, len(names))
-	var content *redis.StringCmd
 	// Each command has its own error.
 	_, _ = r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for i, name := range names {
 			records[i] = p.GetRange(ctx, r.prefix+registryKey+name, 0, maxRecord)
 		}
-		content = p.Get(ctx, r.prefix+contentKey) // behind the others: what they lack because Redis lost it is known then
 		return nil
 	})
 	for _, record := range records {
@@ -130,56 +128,79 @@ func (r *Registry) readAll(ctx context.Context) ([]pools.Spec, error) {
 			return nil, err
 		}
 	}
-	if err := content.Err(); err != nil && !errors.Is(err, redis.Nil) {
-		return nil, err
-	}
-	r.noticeLoss(ctx, content.Val())
-	specs, expired := r.take(names, records)
+	specs, expired := r.take(names, records, r.noticeLoss(ctx), time.Now())
 	if len(expired) > 0 {
 		r.client.SRem(ctx, r.prefix+registrySet, expired...)
 	}
 	return specs, nil
 }
 
-// noticeLoss lets the servers that are known stay for a time where their records may be lost: Redis
-// was away, so that none could be repeated, or holds not what it held at the last look.
-func (r *Registry) noticeLoss(ctx context.Context, content string) {
-	if r.unreachable || r.content != "" && content != r.content {
-		r.awaited, r.awaitUntil = maps.Clone(r.known), time.Now().Add(r.registerAgain)
-	}
-	r.content = content
-	if text := rand.Text(); content == "" && r.client.SetNX(ctx, r.prefix+contentKey, text, contentLife).Val() {
-		r.content = text // where it cannot be written, no record can
+// loss is whether the records of servers that are there may be missing.
+type loss int
+
+const (
+	nothingLost loss = iota
+	mayBeLost        // Redis was away, so that none could be repeated, or holds not what it held at the last look
+	refused          // it takes none now
+)
+
+// holdContent lets the text at a key live on, a new one where there is none, and returns it.
+var holdContent = redis.NewScript(`
+local held = redis.call('get', KEYS[1]) or ARGV[1]
+redis.call('set', KEYS[1], held, 'px', ARGV[2])
+return held`)
+
+// noticeLoss is for behind a look at the records: what they lack because Redis lost it is known then.
+func (r *Registry) noticeLoss(ctx context.Context) loss {
+	held, err := holdContent.Run(ctx, r.client, []string{r.prefix + contentKey}, rand.Text(), contentLife.Milliseconds()).Text()
+	switch before := r.content; {
+	case redis.HasErrorPrefix(err, "NOPERM"): // others may write what this gateway may not
+		return nothingLost
+	case err != nil:
+		return refused
+	default:
+		r.content = held
+		if r.unreachable || before != "" && before != held {
+			return mayBeLost
+		}
+		return nothingLost
 	}
 }
 
-// keep adds to the servers that have a record those that are still to register again.
-func (r *Registry) keep(known map[string]registration, first map[string]string, specs []pools.Spec) []pools.Spec {
-	if !time.Now().Before(r.awaitUntil) {
-		r.awaited = nil
+// keep adds those servers to the known ones that have no record and stay for a time, and returns their names. Where
+// records may be lost those have that time too that are as they were: theirs may be missing at the next look.
+func (r *Registry) keep(known map[string]registration, lost loss, now time.Time) (kept []string) {
+	again := now.Add(r.registerAgain)
+	for name, server := range known {
+		was, before := r.known[name]
+		if server.until = (time.Time{}); lost != nothingLost && before && was.record == server.record {
+			server.until = again
+		}
+		known[name] = server
 	}
-	maps.DeleteFunc(r.awaited, func(name string, _ registration) bool {
-		_, there := known[name]
-		return there || r.invalid[name]
-	})
-	kept := 0
-	for _, name := range slices.Sorted(maps.Keys(r.awaited)) {
-		if was := r.awaited[name]; first[was.id] == "" {
-			known[name], first[was.id] = was, name
-			specs = append(specs, was.spec)
-			kept++
+	for _, name := range slices.Sorted(maps.Keys(r.known)) {
+		was := r.known[name]
+		if _, there := known[name]; there || r.invalid[name] {
+			continue
+		}
+		if lost == refused || lost == mayBeLost && was.until.IsZero() {
+			was.until = again
+		}
+		if now.Before(was.until) {
+			known[name] = was
+			kept = append(kept, name)
 		}
 	}
-	if kept > 0 && !r.keeping {
-		r.log.Warn("records of servers were lost, or could not be repeated: these servers stay for a time", "servers", kept, "time", r.registerAgain.String())
+	if len(kept) > 0 && !r.keeping {
+		r.log.Warn("records of servers were lost, or cannot be repeated: these servers stay for a time", "servers", len(kept), "time", r.registerAgain.String())
 	}
-	r.keeping = kept > 0
-	return specs
+	r.keeping = len(kept) > 0
+	return kept
 }
 
 // take makes servers of what names have as their records. Of two records of one server that of the first name counts;
 // the other one is logged when it comes or changes.
-func (r *Registry) take(names []string, records []*redis.StringCmd) (specs []pools.Spec, expired []any) {
+func (r *Registry) take(names []string, records []*redis.StringCmd, lost loss, now time.Time) (specs []pools.Spec, expired []any) {
 	known := make(map[string]registration, len(names))
 	first := make(map[string]string, len(names)) // names, by the ID of their server
 	for i, name := range names {
@@ -204,7 +225,12 @@ func (r *Registry) take(names []string, records []*redis.StringCmd) (specs []poo
 			specs = append(specs, server.spec)
 		}
 	}
-	specs = r.keep(known, first, specs)
+	for _, name := range r.keep(known, lost, now) {
+		if server := known[name]; first[server.id] == "" {
+			first[server.id] = name
+			specs = append(specs, server.spec)
+		}
+	}
 	r.known = known
 	return specs, expired
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"reflect"
 	"slices"
@@ -168,6 +169,71 @@ func TestRegistry_ServersThatRedisLostStayToRegisterAgain(t *testing.T) {
 				t.Errorf("forgotten after %v, want %v at least", stayed, r.registerAgain)
 			}
 		})
+	}
+}
+
+// A Redis that takes no records loses those of servers that are there: they stay as long as that lasts.
+func TestRegistry_ServersStayWhileRedisTakesNoRecords(t *testing.T) {
+	for name, refuse := range map[string][]any{
+		"full":            {"config", "set", "maxmemory", "1"},
+		"a replica":       {"replicaof", "127.0.0.1", "1"},
+		"refuses its own": {"config", "set", "min-replicas-to-write", "3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, client := newTestRedis(t)
+			var log testlog.Buffer
+			found := registered(t, client, &log)
+			if err := client.Set(t.Context(), "test:server:a", `{"url":"http://127.0.0.1:1","role":"both"}`, 3*time.Second).Err(); err != nil {
+				t.Fatal(err)
+			}
+			client.SAdd(t.Context(), "test:servers", "a")
+			eventually(t, "it is found", func() bool { return found() == "127.0.0.1:1 both" })
+			server.Do(refuse...)
+			eventually(t, "its record ends and is missed", func() bool {
+				return client.Exists(t.Context(), "test:server:a").Val() == 0 && strings.Contains(log.String(), "cannot be repeated")
+			})
+			if got := found(); got != "127.0.0.1:1 both" {
+				t.Errorf("then there is %q", got)
+			}
+		})
+	}
+}
+
+// Who stays without a record, look by look: where one was lost for a time that no second loss makes longer, where none can
+// be written as long as that is so, and nobody who left.
+func TestRegistry_WhoStaysWithoutARecord(t *testing.T) {
+	at := time.Unix(1_700_000_000, 0)
+	r := NewRegistry(nil, "", nil, slog.New(slog.DiscardHandler))
+	for step, x := range []struct {
+		after time.Duration
+		lost  loss
+		there string // names with a record
+		want  string
+	}{
+		{0, nothingLost, "a b c", "a b c"},
+		{time.Second, nothingLost, "a b", "a b"}, // c has left
+		{time.Second, mayBeLost, "a b", "a b"},   // theirs may be missing at the next look
+		{time.Second, nothingLost, "a", "a b"},
+		{time.Second, nothingLost, "", "b"},       // a has registered again, and left
+		{50 * time.Second, mayBeLost, "d", "b d"}, // a second loss
+		{20 * time.Second, nothingLost, "d", "d"}, // b had its minute
+		{time.Second, refused, "d", "d"},
+		{time.Second, refused, "", "d"},
+		{10 * time.Minute, refused, "", "d"},
+		{30 * time.Second, nothingLost, "", "d"},
+		{31 * time.Second, nothingLost, "", ""},
+	} {
+		at = at.Add(x.after)
+		known := map[string]registration{}
+		for _, name := range strings.Fields(x.there) {
+			known[name] = registration{id: name}
+		}
+		r.keep(known, x.lost, at)
+		r.known = known
+		if got := strings.Join(slices.Sorted(maps.Keys(known)), " "); got != x.want {
+			t.Errorf("look %d: %q, want %q", step, got, x.want)
+		}
 	}
 }
 
