@@ -166,10 +166,7 @@ func (s *Server) closeIfBodyUnread(c *fiber.Ctx) error {
 		if c.Context().RequestBodyStream() == nil || length >= 0 && length <= min(prefetched, s.cfg.MaxBody) {
 			return
 		}
-		c.Context().SetConnectionClose()
-		if conn, ok := c.Context().Conn().(*clientConn); ok {
-			conn.linger.Store(true)
-		}
+		closeBehindAnswer(c)
 	}()
 	return c.Next()
 }

@@ -64,7 +64,7 @@ func (b *bodyBudget) giveBack(tenant string, bytes int64) {
 // reservedBytes are what one body is counted as. They begin with what is free.
 type reservedBytes struct {
 	budget *bodyBudget
-	tenant string // whose body it is; "" where there are no keys
+	tenant string // whose body it is; "" where there are no keys, or those of one tenant
 	bytes  int
 }
 

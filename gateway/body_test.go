@@ -203,7 +203,17 @@ func TestBody_Budget(t *testing.T) {
 
 // A tenant that announces long bodies and sends none of them leaves room for those of others.
 func TestBody_ATenantThatSendsNothingLeavesRoomForOthers(t *testing.T) {
-	of := usual(t, "eve", "ada")
+	leavesRoom(t, 2, "eve", "ada")
+}
+
+// Where there is one tenant, there is nobody to leave room for.
+func TestBody_TheOnlyTenantHasAllRoom(t *testing.T) { leavesRoom(t, 4, "eve") }
+
+// leavesRoom has the first of some tenants announce bodies until one is refused, where four have room, and the last one send
+// one where room is left.
+func leavesRoom(t *testing.T, most int, tenants ...string) {
+	t.Helper()
+	of := usual(t, tenants...)
 	const long = 1 << 20
 	of.config = func(c *Config) { c.MaxArriving = 4 * long }
 	g := run(t, of, complete().roundTrip, alone(t))
@@ -236,10 +246,13 @@ func TestBody_ATenantThatSendsNothingLeavesRoomForOthers(t *testing.T) {
 			t.Fatalf("body %d of one tenant: %s", held+1, answer)
 		}
 	}
-	if held != 3 { // two, and one that is refused
-		t.Errorf("%d bodies of one tenant were taken, want 2", held-1)
+	if held--; held != most { // without the one that is refused
+		t.Errorf("%d bodies of one tenant were taken, want %d", held, most)
 	}
-	if got := g.post(`{"model":"m","prompt":"`+strings.Repeat("x", long)+`"}`, as("ada")...); got.status != 200 {
+	if len(tenants) == 1 {
+		return
+	}
+	if got := g.post(`{"model":"m","prompt":"`+strings.Repeat("x", long)+`"}`, as(tenants[1])...); got.status != 200 {
 		t.Errorf("another tenant's: %d %s", got.status, got.body)
 	}
 }

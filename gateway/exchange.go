@@ -154,7 +154,7 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if err != nil {
 		return nil, err
 	}
-	body, memory, err := x.server.readBody(c, x.key.Tenant)
+	body, memory, err := x.server.readBody(c, x.tenantOfBody())
 	if err != nil {
 		return nil, err
 	}
@@ -189,6 +189,14 @@ func (s *Server) checkHeader(h header) (key *access.Key, coding string, err erro
 	return key, coding, err
 }
 
+// tenantOfBody is whose share of the room for bodies the request takes; "": there is nobody to share it with.
+func (x *exchange) tenantOfBody() string {
+	if !x.server.access.HasSeveralTenants() {
+		return ""
+	}
+	return x.key.Tenant
+}
+
 // accept parses a body, and holds what it asks for to what its key allows.
 func (x *exchange) accept(h header, body []byte, coding string) (req *pd.Request, err error) {
 	costly := coding != "" || len(body) > freeBytes // to decode and parse, also where it is refused for what it says
@@ -197,7 +205,7 @@ func (x *exchange) accept(h header, body []byte, coding string) (req *pd.Request
 			return nil, err
 		}
 	}
-	if body, err = x.server.decode(x.ctx, x.key.Tenant, body, coding); err != nil {
+	if body, err = x.server.decode(x.ctx, x.tenantOfBody(), body, coding); err != nil {
 		return nil, err
 	}
 	if req, err = parse(x.dialect, body); err != nil {
@@ -380,7 +388,7 @@ func (x *exchange) explain(err error) failure {
 	}
 	switch {
 	case f.text.Status < 500 || f.shed(): // of those that are shed there are many, and metrics count them
-	case f.outcome == "no_server":
+	case isOutage(err):
 		if refused := x.server.outages.add(x.model, time.Now()); refused > 0 {
 			x.server.log.Error("no server takes requests of a model", "model", x.model, "refused", refused, "request_id", x.id, "error", err.Error())
 		}

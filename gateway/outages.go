@@ -1,8 +1,12 @@
 package gateway
 
 import (
+	"errors"
+	"maps"
 	"sync"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd"
 )
 
 // outageSilence is the time between two lines of the log on one model that no server serves.
@@ -15,10 +19,17 @@ type outages struct {
 	models map[string]*outage
 }
 
-// outage is that of a model.
+// outage is that of a model. It is over when no request was refused for outageSilence.
 type outage struct {
 	logged  time.Time
-	refused int // requests since
+	last    time.Time // that a request was refused
+	refused int       // requests since it was logged
+}
+
+// isOutage reports whether a request found no server, and not one that failed it or that lacks a partner.
+func isOutage(err error) bool {
+	var none *pd.NoServerError
+	return errors.As(err, &none) && !none.NoPair
 }
 
 // add counts a refused request, and returns how many there were since the last line of the log if
@@ -26,15 +37,17 @@ type outage struct {
 func (o *outages) add(model string, now time.Time) (refused int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.models == nil {
-		o.models = make(map[string]*outage)
-	}
+	maps.DeleteFunc(o.models, func(_ string, m *outage) bool { return now.Sub(m.last) > outageSilence })
 	m := o.models[model]
 	if m == nil {
 		m = &outage{logged: now.Add(-outageSilence)}
+		if o.models == nil {
+			o.models = make(map[string]*outage)
+		}
 		o.models[model] = m
 	}
 	m.refused++
+	m.last = now
 	if now.Sub(m.logged) < outageSilence {
 		return 0
 	}

@@ -34,11 +34,14 @@ func TestOutages_ALineAMinuteForEachModel(t *testing.T) {
 		want  int
 	}{
 		{"a", 0, 1}, {"a", time.Second, 0}, {"b", 0, 1}, {"a", 58 * time.Second, 0},
-		{"a", time.Second, 3}, {"a", time.Second, 0}, {"b", 0, 1}, {"a", time.Hour, 2},
+		{"a", time.Second, 3}, {"a", time.Second, 0}, {"b", 0, 1}, {"b", time.Hour, 1}, // the outages before are over
 	} {
 		now = now.Add(x.after)
 		if got := o.add(x.model, now); got != x.want {
 			t.Errorf("%d: %d of %s, want %d", i, got, x.model, x.want)
 		}
+	}
+	if len(o.models) != 1 {
+		t.Errorf("%d models are remembered, want that of the last outage", len(o.models))
 	}
 }

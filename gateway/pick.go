@@ -85,7 +85,7 @@ func (s *Server) BeginPick(ctx context.Context, method, path string, h Header, s
 	}
 	var err error
 	if e.coding, err = x.checkHeader(h); err == nil {
-		e.body.counted.tenant = x.key.Tenant
+		e.body.counted.tenant = x.tenantOfBody()
 	}
 	return e, err
 }

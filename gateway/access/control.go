@@ -15,6 +15,8 @@ type Control struct {
 
 	mu   sync.Mutex           // orders calls of Apply
 	keys atomic.Pointer[Keys] // nil: no key is asked for
+
+	several atomic.Bool // tenants have keys
 }
 
 // New returns an access control that asks for no key. What keys use is shared with other
@@ -49,7 +51,15 @@ func (c *Control) Apply(keys *Keys) {
 		}
 	}
 	c.keys.Store(keys)
+	tenants := 0
+	if keys != nil {
+		_, tenants = keys.Len()
+	}
+	c.several.Store(tenants > 1)
 }
+
+// HasSeveralTenants reports whether the keys are of more than one.
+func (c *Control) HasSeveralTenants() bool { return c.several.Load() }
 
 // AllowsAnonymous reports whether no key is asked for.
 func (c *Control) AllowsAnonymous() bool { return c.keys.Load() == nil }
