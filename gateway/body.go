@@ -166,7 +166,10 @@ func (s *Server) closeIfBodyUnread(c *fiber.Ctx) error {
 		if c.Context().RequestBodyStream() == nil || length >= 0 && length <= min(prefetched, s.cfg.MaxBody) {
 			return
 		}
-		closeBehindAnswer(c)
+		c.Context().SetConnectionClose()
+		if conn, ok := c.Context().Conn().(*clientConn); ok {
+			conn.linger.Store(true)
+		}
 	}()
 	return c.Next()
 }

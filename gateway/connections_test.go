@@ -173,7 +173,6 @@ func TestConnections_EndWithTheirAnswersWhileDraining(t *testing.T) {
 	close(answer)
 	ends("an answer that was awaited", awaited, 200)
 	ends("a stream", send(asksFor("")), 200)
-	ends("a stream, a request behind it", send(asksFor("")+fmt.Sprintf(post, 1<<18, strings.Repeat(" ", 1<<18))), 200)
 	ends("what is refused", send(fmt.Sprintf(post, 2, "{}")), 400)
 	ends("a path that is not there", send("GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n"), 404)
 	ends("health", send("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"), 503)

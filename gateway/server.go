@@ -175,16 +175,7 @@ func (s *Server) closeIfDraining(c *fiber.Ctx) error {
 
 func (s *Server) closeWhereDraining(c *fiber.Ctx) {
 	if s.draining.Load() {
-		closeBehindAnswer(c)
-	}
-}
-
-// closeBehindAnswer closes the connection once the client has the answer, and has seen its end: what of a next request
-// is there already would have the system throw the answer away.
-func closeBehindAnswer(c *fiber.Ctx) {
-	c.Context().SetConnectionClose()
-	if conn, ok := c.Context().Conn().(*clientConn); ok {
-		conn.linger.Store(true)
+		c.Context().SetConnectionClose()
 	}
 }
 

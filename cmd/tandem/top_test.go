@@ -16,7 +16,7 @@ func TestTop_Once(t *testing.T) {
 			http.NotFound(w, r)
 			return
 		}
-		_, _ = w.Write([]byte(`{"gateway":{"version":"v9","ready":true},"servers":[{"id":"p:8000","role":"prefill","state":"down","prefill":{"breaker":"open"}}],"history":{"model":"a&b"}}`))
+		_, _ = w.Write([]byte(`{"gateway":{"version":"v9","ready":true},"servers":[{"id":"p:8000","role":"prefill","state":"down","models":["a&b"],"prefill":{"breaker":"open"}}],"history":{"model":"a&b"}}`))
 	}))
 	defer admin.Close()
 	token := filepath.Join(t.TempDir(), "token")
