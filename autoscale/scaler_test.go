@@ -391,10 +391,19 @@ func TestScaler_FirstRequestWantsOneServer(t *testing.T) {
 		}
 		c.pass(sizing.Bin)
 	}
-	meter.RecordArrival(demand.Arrival{Model: model, Fingerprint: 1, PromptTokens: 1000})
+	oneIsWantedFor(t, demand.Arrival{Model: model, Fingerprint: 1, PromptTokens: 1000}, c, meter, s, published)
+}
+
+// oneIsWantedFor lets the first request come: one server of each role is wanted for it.
+func oneIsWantedFor(t *testing.T, first demand.Arrival, c *clock, meter *demand.Meter, s *Scaler, published wants) {
+	t.Helper()
+	meter.RecordArrival(first)
 	c.pass(sizing.Bin)
 	if err := s.step(t.Context(), true); err != nil {
 		t.Fatal(err)
+	}
+	if len(published) != 2 {
+		t.Errorf("published: %+v", published)
 	}
 	for role, w := range published {
 		if w.Servers != 1 {
@@ -477,16 +486,7 @@ func TestScaler_TheFirstRequestAfterAnIdleStartWantsOneServer(t *testing.T) {
 	if err := fleet.Apply(nil); err != nil {
 		t.Fatal(err)
 	}
-	meter.RecordArrival(demand.Arrival{Model: model, Fingerprint: 1, PromptTokens: 20_000})
-	c.pass(sizing.Bin)
-	if err := s.step(t.Context(), true); err != nil {
-		t.Fatal(err)
-	}
-	for role, w := range published {
-		if w.Servers != 1 {
-			t.Errorf("%s: %+v", role, w)
-		}
-	}
+	oneIsWantedFor(t, demand.Arrival{Model: model, Fingerprint: 1, PromptTokens: 20_000}, c, meter, s, published)
 }
 
 // Two decode servers, and one is enough: one drains, and only then one is asked for. When

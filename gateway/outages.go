@@ -21,7 +21,7 @@ type outages struct {
 
 // outage is that of a model. It is over when no request was refused for outageSilence.
 type outage struct {
-	logged  time.Time
+	logged  time.Time // zero: it was not
 	last    time.Time // that a request was refused
 	refused int       // requests since it was logged
 }
@@ -40,7 +40,7 @@ func (o *outages) add(model string, now time.Time) (refused int) {
 	maps.DeleteFunc(o.models, func(_ string, m *outage) bool { return now.Sub(m.last) > outageSilence })
 	m := o.models[model]
 	if m == nil {
-		m = &outage{logged: now.Add(-outageSilence)}
+		m = new(outage)
 		if o.models == nil {
 			o.models = make(map[string]*outage)
 		}

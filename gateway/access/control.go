@@ -15,8 +15,6 @@ type Control struct {
 
 	mu   sync.Mutex           // orders calls of Apply
 	keys atomic.Pointer[Keys] // nil: no key is asked for
-
-	several atomic.Bool // tenants have keys
 }
 
 // New returns an access control that asks for no key. What keys use is shared with other
@@ -49,17 +47,16 @@ func (c *Control) Apply(keys *Keys) {
 			}
 			key.quota.setLimits(key.limits)
 		}
+		_, keys.tenants = keys.Len()
 	}
 	c.keys.Store(keys)
-	tenants := 0
-	if keys != nil {
-		_, tenants = keys.Len()
-	}
-	c.several.Store(tenants > 1)
 }
 
 // HasSeveralTenants reports whether the keys are of more than one.
-func (c *Control) HasSeveralTenants() bool { return c.several.Load() }
+func (c *Control) HasSeveralTenants() bool {
+	keys := c.keys.Load()
+	return keys != nil && keys.tenants > 1
+}
 
 // AllowsAnonymous reports whether no key is asked for.
 func (c *Control) AllowsAnonymous() bool { return c.keys.Load() == nil }

@@ -85,6 +85,7 @@ type Keys struct {
 	blindingKey [sha256.Size]byte
 	byHash      map[[sha256.Size]byte]*Key
 	byID        map[string]*Key
+	tenants     int // that have some, once they are applied
 }
 
 func newKeys() *Keys {

@@ -57,7 +57,7 @@ type Request struct {
 // With byText a chat may be continued by its text where the engine reports no ids. The error is why there is none: a
 // fieldError, or what it is of the request or the model.
 func New(req Request, modelLen int, byText bool) (*Transcript, error) {
-	if err := req.isFollowed(modelLen); err != nil {
+	if err := req.notFollowed(modelLen); err != nil {
 		return nil, err
 	}
 	if field := notContinuable(req.Body); field != "" {
@@ -71,8 +71,9 @@ var (
 	errNoBound  = errors.New("it bounds no answer, and the engines tell no max_model_len")
 )
 
-// isFollowed is why an answer to the request is not followed: those of its API are not, or its end is not known.
-func (r *Request) isFollowed(modelLen int) error {
+// notFollowed is why an answer to the request is not followed, nil where it is: those of its API are not, or its end is
+// not known.
+func (r *Request) notFollowed(modelLen int) error {
 	switch {
 	case r.Dialect != api.Chat && r.Dialect != api.Completions:
 		return errOtherAPI
@@ -91,7 +92,7 @@ func newTranscript(req Request, modelLen int, byText bool) *Transcript {
 // ForFirst is New for an answer that prefill's token may begin: also of one that could not be
 // continued if it broke later on.
 func ForFirst(req Request, modelLen int, byText bool) *Transcript {
-	if req.isFollowed(modelLen) != nil {
+	if req.notFollowed(modelLen) != nil {
 		return nil
 	}
 	field := notContinuable(req.Body)

@@ -103,7 +103,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err er
 	watching.AwaitAddresses = cfg.pd.StrictHandoffs
 	n.fleet = pools.NewFleet(watching, log)
 	n.discovery.sources = discovery.NewSources(n.fleet, log)
-	reg := newRegistry()
+	reg := newMetricsRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), version.Collector(), version.TargetInfo(n.instance), n.fleet.Collector(), n.reloads)
 	if err = n.joinReplicas(reg); err != nil {
 		return n, err
@@ -188,7 +188,7 @@ func (n *Node) AwaitServers(ctx context.Context, want int) error {
 }
 
 // learnKV wires what finds the tokens of prompts, and the servers that hold their KV.
-func (n *Node) learnKV(own http.RoundTripper, reg *registry) (err error) {
+func (n *Node) learnKV(own http.RoundTripper, reg *metricsRegistry) (err error) {
 	if err = n.locate(own, reg); err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func (n *Node) learnKV(own http.RoundTripper, reg *registry) (err error) {
 }
 
 // orchestrate wires what runs requests.
-func (n *Node) orchestrate(legs http.RoundTripper, reg *registry) error {
+func (n *Node) orchestrate(legs http.RoundTripper, reg *metricsRegistry) error {
 	cfg, queue, suspects := &n.cfg, queue.New(n.cfg.pd.queue), retry.NewQuarantine()
 	metrics := pd.NewMetrics(reg, cfg.telemetry.histograms, queue, suspects)
 	ghosts := new(ghost.Memories)
@@ -252,7 +252,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *registry) error {
 }
 
 // serveOperators wires the ports beside that for clients: admin, load reports, KEDA.
-func (n *Node) serveOperators(reg *registry) error {
+func (n *Node) serveOperators(reg *metricsRegistry) error {
 	token, err := secretfile.ReadFilled("admin-token-file", n.cfg.access.adminTokenFile)
 	if err != nil {
 		return err
@@ -294,7 +294,7 @@ func (n *Node) serveOperators(reg *registry) error {
 
 // adminRoutes is all that the admin port serves: what operators ask, the live page, and the JSON that
 // KEDA's metrics-api reads.
-func (n *Node) adminRoutes(reg *registry) http.Handler {
+func (n *Node) adminRoutes(reg *metricsRegistry) http.Handler {
 	o := n.orchestrator
 	n.ports.page = live.New(live.Source{
 		Fleet: n.fleet, PD: o, Scaling: n.wantedPools, Version: version.String(), Replica: n.replicaShown(), Draining: n.draining.Load,
@@ -335,7 +335,7 @@ func (n *Node) unready() string {
 }
 
 // findServers wires where the fleet comes from, and takes over what is configured.
-func (n *Node) findServers(reg *registry) error {
+func (n *Node) findServers(reg *metricsRegistry) error {
 	if err := n.discover(); err != nil {
 		return err
 	}
@@ -347,7 +347,7 @@ func (n *Node) findServers(reg *registry) error {
 }
 
 // scraped gives the registry without the series of servers and models that are gone.
-func (n *Node) scraped(reg *registry, metrics *pd.Metrics) prometheus.Gatherer {
+func (n *Node) scraped(reg *metricsRegistry, metrics *pd.Metrics) prometheus.Gatherer {
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		there := make(map[string]bool)
 		for _, s := range n.fleet.Servers() {

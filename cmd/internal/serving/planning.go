@@ -94,7 +94,7 @@ func plannedITL(set, judged permodel.Setting[time.Duration]) permodel.Setting[ti
 }
 
 // plan lets the gateway say how many servers its traffic needs.
-func (n *Node) plan(reg *registry) {
+func (n *Node) plan(reg *metricsRegistry) {
 	now := time.Now
 	var shared *autoscale.Shared
 	if n.sharing.redis != nil {

@@ -15,9 +15,9 @@ const modelLabel = "model"
 // on where its servers return, and alerts see what became of its requests.
 const keepModelFor = 24 * time.Hour
 
-// registry is that of a node's metrics. Models come and go with what engines load, adapters above
+// metricsRegistry is that of a node's metrics. Models come and go with what engines load, adapters above
 // all, and each has some hundred series: it drops those of models that are gone for long.
-type registry struct {
+type metricsRegistry struct {
 	*prometheus.Registry
 
 	mu      sync.Mutex
@@ -30,12 +30,12 @@ type seriesByLabel interface {
 	DeletePartialMatch(prometheus.Labels) int
 }
 
-func newRegistry() *registry {
-	return &registry{Registry: prometheus.NewRegistry(), models: make(map[string]time.Time)}
+func newMetricsRegistry() *metricsRegistry {
+	return &metricsRegistry{Registry: prometheus.NewRegistry(), models: make(map[string]time.Time)}
 }
 
 // Register notes what has series by label.
-func (r *registry) Register(c prometheus.Collector) error {
+func (r *metricsRegistry) Register(c prometheus.Collector) error {
 	if v, ok := c.(seriesByLabel); ok {
 		r.mu.Lock()
 		r.vectors = append(r.vectors, v)
@@ -45,7 +45,7 @@ func (r *registry) Register(c prometheus.Collector) error {
 }
 
 // MustRegister is Register for what is known to fit.
-func (r *registry) MustRegister(all ...prometheus.Collector) {
+func (r *metricsRegistry) MustRegister(all ...prometheus.Collector) {
 	for _, c := range all {
 		if err := r.Register(c); err != nil {
 			panic(err)
@@ -55,7 +55,7 @@ func (r *registry) MustRegister(all ...prometheus.Collector) {
 
 // gather returns what is measured, and drops for the next time the series of models that are gone:
 // not among those that are known since keepModelFor.
-func (r *registry) gather(known []string, now time.Time) ([]*dto.MetricFamily, error) {
+func (r *metricsRegistry) gather(known []string, now time.Time) ([]*dto.MetricFamily, error) {
 	families, err := r.Gather()
 	r.mu.Lock()
 	defer r.mu.Unlock()

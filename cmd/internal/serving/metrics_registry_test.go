@@ -10,8 +10,8 @@ import (
 )
 
 // The series of a model stay for a day after its last server, and while it has one.
-func TestRegistry_ForgetsAModelADayAfterItsLastServer(t *testing.T) {
-	r := newRegistry()
+func TestMetricsRegistry_ForgetsAModelADayAfterItsLastServer(t *testing.T) {
+	r := newMetricsRegistry()
 	requests := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "requests"}, []string{"outcome", "model"})
 	times := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "times"}, []string{"model"})
 	servers := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "servers"}, []string{"server"})
