@@ -209,7 +209,7 @@ func memoryOf(size int) func(context.Context, *probe) (map[string]float64, error
 		if p.tree.root == 0 {
 			return map[string]float64{name: 0}, nil
 		}
-		before, err := p.tree.pss()
+		before, err := p.tree.memory()
 		if err != nil {
 			return nil, err
 		}
@@ -222,7 +222,7 @@ func memoryOf(size int) func(context.Context, *probe) (map[string]float64, error
 		if err := pause(ctx, p.lasts); err != nil {
 			return nil, err
 		}
-		after, err := p.tree.pss()
+		after, err := p.tree.memory()
 		end()
 		wait()
 		if open == 0 {

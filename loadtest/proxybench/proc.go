@@ -42,8 +42,10 @@ func clockOf(pid int) int32 {
 	return int32(^pid<<3 | scheduled)
 }
 
-// pss is the memory of the tree in bytes: its own, and its part of what it shares.
-func (t tree) pss() (int, error) {
+// memory of the tree in bytes: its own, and its part of what it shares, without files that are mapped. How much of a
+// program's text counts depends on how the system keeps the file: of one program 30 MB at its start and 1.8 more with
+// a thousand streams, or all of its 50 MB at its start.
+func (t tree) memory() (int, error) {
 	stats, err := t.stats()
 	if err != nil {
 		return 0, err
@@ -54,11 +56,13 @@ func (t tree) pss() (int, error) {
 		if err != nil {
 			return 0, fmt.Errorf("read the memory of %d: %w", s.pid, err)
 		}
-		kib, err := fieldOf(text, "Pss:")
-		if err != nil {
-			return 0, err
+		for _, part := range []string{"Pss_Anon:", "Pss_Shmem:"} {
+			kib, err := fieldOf(text, part)
+			if err != nil {
+				return 0, err
+			}
+			total += kib << 10
 		}
-		total += kib << 10
 	}
 	return total, nil
 }

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -201,11 +203,52 @@ func TestTree_CountsChildren(t *testing.T) {
 	if len(stats) != 2 || stats[1].parent != of.root {
 		t.Fatalf("the tree is %+v", stats)
 	}
-	if bytes, err := of.pss(); err != nil || bytes < 50<<10 {
+	if bytes, err := of.memory(); err != nil || bytes < 50<<10 {
 		t.Errorf("%d bytes, %v", bytes, err)
 	}
 	if _, err := (tree{1 << 30}).cpu(); err == nil {
 		t.Error("a process that is not there has CPU")
+	}
+}
+
+// A program's text is a file that is mapped: what is mapped of it is nobody's stream.
+func TestTree_MemoryIsWithoutFiles(t *testing.T) {
+	if _, err := os.Stat("/proc/self/smaps_rollup"); err != nil {
+		t.Skip("there is no /proc here")
+	}
+	const size = 32 << 20
+	file, err := os.Create(filepath.Join(t.TempDir(), "text"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	if err := file.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	grew := func(fd, flags int) int {
+		self := tree{os.Getpid()}
+		before, err := self.memory()
+		if err != nil {
+			t.Fatal(err)
+		}
+		mapped, err := syscall.Mmap(fd, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, flags)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < size; i += os.Getpagesize() {
+			mapped[i] = 1
+		}
+		after, err := self.memory()
+		if err := errors.Join(err, syscall.Munmap(mapped)); err != nil {
+			t.Fatal(err)
+		}
+		return after - before
+	}
+	if n := grew(int(file.Fd()), syscall.MAP_SHARED); n > size/2 {
+		t.Errorf("%d bytes more with a file of %d", n, size)
+	}
+	if n := grew(-1, syscall.MAP_PRIVATE|syscall.MAP_ANON); n < size/2 {
+		t.Errorf("%d bytes more with %d of its own", n, size)
 	}
 }
 
