@@ -40,37 +40,54 @@ type inferencePool struct {
 }
 
 // specs returns the servers of the view, by ID, and what is wrong with pods and
-// EndpointSlices that should be servers and are not, by their names.
+// EndpointSlices that should be servers and are not, by their names. Several objects may
+// have one address: a pod that leaves and the next one that got its IP, endpoints in two
+// EndpointSlices. Pods count before endpoints, the newer pod before the older one, and an
+// endpoint that takes requests before one that does not.
 func (v view) specs() (specs []pools.Spec, problems map[string]error) {
 	problems = make(map[string]error)
-	seen := make(map[string]bool)
-	add := func(object string, found []pools.Spec, err error) {
-		if err == nil {
-			err = pools.ValidateSpecs(found)
+	check := func(object string, found []pools.Spec, err error) []pools.Spec {
+		for i := 0; i < len(found) && err == nil; i++ {
+			err = found[i].Validate()
 		}
 		if err != nil {
 			problems[object] = err
-			return
+			return nil
 		}
-		for _, s := range found {
-			if !seen[s.ID()] {
-				seen[s.ID()] = true
+		return found
+	}
+	for _, pod := range slices.SortedFunc(slices.Values(v.pods), newerFirst) {
+		if ports, selected := v.selects(pod); selected {
+			found, err := v.podSpecs(pod, ports)
+			specs = append(specs, check("pod/"+pod.Name, found, err)...)
+		}
+	}
+	var endpoints []pools.Spec
+	byName := func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) }
+	for _, slice := range slices.SortedFunc(slices.Values(v.slices), byName) {
+		found, err := v.sliceSpecs(slice)
+		endpoints = append(endpoints, check("endpointslice/"+slice.Name, found, err)...)
+	}
+	for _, drains := range []bool{false, true} {
+		for _, s := range endpoints {
+			if s.Drain == drains {
 				specs = append(specs, s)
 			}
 		}
 	}
-	for _, pod := range v.pods {
-		if ports, selected := v.selects(pod); selected {
-			found, err := v.podSpecs(pod, ports)
-			add("pod/"+pod.Name, found, err)
+	slices.SortStableFunc(specs, func(a, b pools.Spec) int { return strings.Compare(a.ID(), b.ID()) })
+	return slices.CompactFunc(specs, func(a, b pools.Spec) bool { return a.ID() == b.ID() }), problems
+}
+
+// newerFirst orders pods by their age, those of one second so that one that stays is before one that leaves.
+func newerFirst(a, b *corev1.Pod) int {
+	leaves := func(pod *corev1.Pod) int {
+		if pod.DeletionTimestamp != nil {
+			return 1
 		}
+		return 0
 	}
-	for _, slice := range v.slices {
-		found, err := v.sliceSpecs(slice)
-		add("endpointslice/"+slice.Name, found, err)
-	}
-	slices.SortFunc(specs, func(a, b pools.Spec) int { return cmp.Compare(a.ID(), b.ID()) })
-	return specs, problems
+	return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(leaves(a), leaves(b)), strings.Compare(a.Name, b.Name))
 }
 
 // selects reports whether a pod should be a server, and which ports a pool
@@ -152,7 +169,7 @@ func (v view) sliceSpecs(slice *discoveryv1.EndpointSlice) ([]pools.Spec, error)
 func slicePorts(slice *discoveryv1.EndpointSlice) []int {
 	var named, all []int
 	for _, p := range slice.Ports {
-		if p.Port == nil {
+		if p.Port == nil || slices.Contains(all, int(*p.Port)) { // two ports of a Service may lead to one
 			continue
 		}
 		all = append(all, int(*p.Port))
