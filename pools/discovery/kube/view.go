@@ -63,9 +63,10 @@ func (v view) specs() (specs []pools.Spec, problems map[string]error) {
 		}
 	}
 	var endpoints []pools.Spec
+	inIPv4 := v.podsInIPv4()
 	byName := func(a, b *discoveryv1.EndpointSlice) int { return strings.Compare(a.Name, b.Name) }
 	for _, slice := range slices.SortedFunc(slices.Values(v.slices), byName) {
-		found, err := v.sliceSpecs(slice)
+		found, err := v.sliceSpecs(slice, inIPv4)
 		endpoints = append(endpoints, check("endpointslice/"+slice.Name, found, err)...)
 	}
 	for _, drains := range []bool{false, true} {
@@ -132,8 +133,10 @@ func podReady(pod *corev1.Pod) bool {
 
 // sliceSpecs returns the servers of an EndpointSlice: of each endpoint the ports
 // whose name begins with "http", or all if none is called so. What is said of them
-// are the labels of the Service, which Kubernetes copies to its slices.
-func (v view) sliceSpecs(slice *discoveryv1.EndpointSlice) ([]pools.Spec, error) {
+// are the labels of the Service, which Kubernetes copies to its slices. Of the pods that
+// are in IPv4 slices too, as those of a Service with both families are, the IPv6 address is
+// left out: it is the same engine.
+func (v view) sliceSpecs(slice *discoveryv1.EndpointSlice, inIPv4 map[string]bool) ([]pools.Spec, error) {
 	sign, err := readAnnotations(slice)
 	if err != nil {
 		return nil, err
@@ -152,9 +155,13 @@ func (v view) sliceSpecs(slice *discoveryv1.EndpointSlice) ([]pools.Spec, error)
 		}
 		ready := serving == nil || *serving // the API defines unknown as ready
 		on.Drain = on.Drain || !ready || deref(endpoint.Conditions.Terminating)
+		pod := endpoint.TargetRef
+		if pod != nil && slice.AddressType == discoveryv1.AddressTypeIPv6 && inIPv4[pod.Name] {
+			continue
+		}
 		for _, address := range endpoint.Addresses {
 			on.Unit = address
-			if pod := endpoint.TargetRef; pod != nil {
+			if pod != nil {
 				on.Unit = pod.Name
 			}
 			if on.Group != "" {
@@ -164,6 +171,22 @@ func (v view) sliceSpecs(slice *discoveryv1.EndpointSlice) ([]pools.Spec, error)
 		}
 	}
 	return all, nil
+}
+
+// podsInIPv4 are the names of the pods whose IPv4 address an EndpointSlice has.
+func (v view) podsInIPv4() map[string]bool {
+	names := make(map[string]bool)
+	for _, slice := range v.slices {
+		if slice.AddressType != discoveryv1.AddressTypeIPv4 {
+			continue
+		}
+		for _, endpoint := range slice.Endpoints {
+			if endpoint.TargetRef != nil {
+				names[endpoint.TargetRef.Name] = true
+			}
+		}
+	}
+	return names
 }
 
 func slicePorts(slice *discoveryv1.EndpointSlice) []int {
