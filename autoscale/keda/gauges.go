@@ -18,7 +18,7 @@ var (
 	decisionDesc = prometheus.NewDesc("tandem_scaling_decision",
 		"1 for what decided about the pool's desired replicas.", []string{"model", "role", "reason"}, nil)
 	ageDesc = prometheus.NewDesc("tandem_scaling_signal_age_seconds",
-		"Age of the oldest figure behind the pool's desired replicas.", []string{"model", "role"}, nil)
+		"Age of the oldest figure behind the pool's desired replicas. It goes on growing while these are absent because it is old.", []string{"model", "role"}, nil)
 )
 
 // Describe is of prometheus.Collector.
@@ -34,7 +34,14 @@ func (t *PublishedTargets) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	for p, r := range t.fresh(now) {
+	for p, r := range t.all() {
+		age := now.Sub(r.At)
+		if p.Variant == "" {
+			gauge(ageDesc, age.Seconds(), p.Model, p.Role)
+		}
+		if age > t.maxAge {
+			continue
+		}
 		if p.Variant != "" {
 			gauge(desiredVariantDesc, float64(r.Replicas), p.Model, p.Role, p.Variant)
 			continue
@@ -45,6 +52,5 @@ func (t *PublishedTargets) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(heldDesc, float64(r.WaitingForCapacity), p.Model, p.Role)
 		gauge(decisionDesc, 1, p.Model, p.Role, r.Reason)
-		gauge(ageDesc, now.Sub(r.At).Seconds(), p.Model, p.Role)
 	}
 }

@@ -84,15 +84,9 @@ func (t *PublishedTargets) watch(p Pool, now time.Time) (r Target, changed <-cha
 	return r, t.changed, nil
 }
 
-// fresh returns all targets that count.
-func (t *PublishedTargets) fresh(now time.Time) map[Pool]Target {
+// all returns what was published last, stale or not. Nobody changes the map.
+func (t *PublishedTargets) all() map[Pool]Target {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	fresh := make(map[Pool]Target, len(t.targets))
-	for p, r := range t.targets {
-		if now.Sub(r.At) <= t.maxAge {
-			fresh[p] = r
-		}
-	}
-	return fresh
+	return t.targets
 }

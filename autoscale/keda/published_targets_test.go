@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -85,4 +86,24 @@ tandem_scaling_decision{model="m",reason="demand",role="decode"} 1
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// The age of figures is what an alert waits for: it does not end where they become too old to count.
+func TestCollect_AgesOfWhatIsStaleGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		targets := NewPublishedTargets(time.Minute)
+		targets.Publish(map[Pool]Target{
+			decode: {Replicas: 7, At: time.Now()},
+			{Model: "m", Role: "decode", Variant: "h100"}: {Replicas: 7, At: time.Now()},
+		})
+		time.Sleep(150 * time.Second)
+		err := testutil.CollectAndCompare(targets, strings.NewReader(`
+# HELP tandem_scaling_signal_age_seconds Age of the oldest figure behind the pool's desired replicas. It goes on growing while these are absent because it is old.
+# TYPE tandem_scaling_signal_age_seconds gauge
+tandem_scaling_signal_age_seconds{model="m",role="decode"} 150
+`))
+		if err != nil {
+			t.Error(err)
+		}
+	})
 }
