@@ -20,6 +20,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/pd"
+	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -238,13 +239,12 @@ func (c *conversation) pick(whole bool) error {
 func (c *conversation) send(pick *pd.Pick, whole bool) error {
 	body := pick.Body()
 	if c.buffered {
-		var changed []byte
-		if c.exchange.Changes(body) {
-			changed = body.Bytes()
+		if !c.exchange.Changes(body) {
+			return c.stream.SendMsg(c.newHead(pick).encode(newRequestBody, nil))
 		}
-		return c.stream.SendMsg(c.newHead(pick).encode(newRequestBody, changed))
+		return c.stream.SendMsg(c.newHead(pick, lengthOf(body)).encode(newRequestBody, body.Bytes()))
 	}
-	if err := c.stream.SendMsg(c.newHead(pick, headerField{"content-length", strconv.Itoa(body.Len())}).encode(newRequestHead, nil)); err != nil {
+	if err := c.stream.SendMsg(c.newHead(pick, lengthOf(body)).encode(newRequestHead, nil)); err != nil {
 		return err
 	}
 	for piece := range requestPieces(heldBody{c.exchange}, body.Parts(), whole) {
@@ -253,6 +253,11 @@ func (c *conversation) send(pick *pd.Pick, whole bool) error {
 		}
 	}
 	return nil
+}
+
+// lengthOf is the header that announces a body: Envoy answers 500 itself where the client's is sent with another body.
+func lengthOf(body api.Body) headerField {
+	return headerField{"content-length", strconv.Itoa(body.Len())}
 }
 
 // watchedAfter is how long a choice takes before the client is watched meanwhile: most take less than 1 ms, and

@@ -35,6 +35,11 @@ func send(ctx context.Context, url, body string, headers ...string) (a answer) {
 		name, value, _ := strings.Cut(line, ": ")
 		req.Header.Set(name, value)
 	}
+	return do(req)
+}
+
+// do sends a request, and reads the whole answer.
+func do(req *http.Request) (a answer) {
 	resp, err := client.Do(req)
 	if err != nil {
 		return answer{err: err}

@@ -2,9 +2,12 @@ package envoy
 
 import (
 	"bufio"
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -74,6 +77,46 @@ func TestBodies_OfManyPiecesArriveWhole(t *testing.T) {
 	if decode := workOf(t, f["decode"]); decode.Rejected+decode.Recomputed+decode.LoadFailures != 0 {
 		t.Errorf("decode servers report %+v", decode)
 	}
+}
+
+// A body that Envoy keeps (BUFFERED) and the picker changes is served as well, however it came: announced by its
+// length or not, compressed, and with what no client may send.
+func TestBodies_KeptByEnvoyMayChange(t *testing.T) {
+	f := fleet{}
+	f.start(t, "both", 1)
+	p := startPicker(t, f)
+	envoy := standalone(t, p)
+	envoy.Requests, envoy.Answers = "BUFFERED", "STREAMED"
+	gateway := startProxy(t, envoy).url
+	body := chat(0, words(900), "")
+	var coded bytes.Buffer
+	zip := gzip.NewWriter(&coded)
+	if _, err := zip.Write([]byte(body)); err != nil || zip.Close() != nil {
+		t.Fatal(err)
+	}
+	want := reference(t, f, chatPath, body)
+	for name, c := range map[string]struct{ body, encoding string }{
+		"as it came":               {body: body},
+		"compressed":               {coded.String(), "gzip"},
+		"with a transfer's fields": {body: chat(0, words(900), `,"kv_transfer_params":{"remote_host":"127.0.0.1"}`)},
+	} {
+		for _, length := range []bool{true, false} {
+			var sent io.Reader = strings.NewReader(c.body)
+			if !length {
+				sent = struct{ io.Reader }{sent}
+			}
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, gateway+chatPath, sent)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", "application/json")
+			if c.encoding != "" {
+				req.Header.Set("Content-Encoding", c.encoding)
+			}
+			do(req).check(t, fmt.Sprintf("%s, its length announced: %v", name, length), want)
+		}
+	}
+	checkIdle(t, p)
 }
 
 // Two hundred requests at once are all answered, each with its own answer.
