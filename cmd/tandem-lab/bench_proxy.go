@@ -135,15 +135,15 @@ func benchEnginesCommand() *cobra.Command {
 			all := make([]proxybench.Server, len(servers))
 			for i, text := range servers {
 				parts := strings.Split(text, "=")
-				if len(parts) != 3 {
-					return fmt.Errorf("server %q: want ADDRESS=ENGINE=ROLE", text)
+				if len(parts) != 4 {
+					return fmt.Errorf("server %q: want ADDRESS=ENGINE=ROLE=EVENTS", text)
 				}
-				all[i] = proxybench.Server{Address: parts[0], Engine: parts[1], Role: parts[2]}
+				all[i] = proxybench.Server{Address: parts[0], Engine: parts[1], Role: parts[2], Events: parts[3]}
 			}
 			return proxybench.ServeEngines(cmd.Context(), control, all)
 		},
 	}
 	cmd.Flags().StringVar(&control, "control", "", "`address` at which the measurement asks what the engines saw")
-	cmd.Flags().StringArrayVar(&servers, "server", nil, "`engine` as ADDRESS=ENGINE=ROLE; may be repeated")
+	cmd.Flags().StringArrayVar(&servers, "server", nil, "`engine` as ADDRESS=ENGINE=ROLE=EVENTS, the last where it publishes KV events or empty; may be repeated")
 	return cmd
 }

@@ -68,7 +68,7 @@ func appendWhole(b []byte, l *leg, handoff string) []byte {
 	b = append(b, `}],"service_tier":null,"system_fingerprint":null,"usage":`...)
 	b = appendUsageObject(b, l)
 	if l.ids {
-		b = append(append(append(b, `,"prompt_token_ids":[`...), ids(l.promptTokens())...), ']')
+		b = appendPromptIDs(b, l)
 	}
 	if handoff == "" {
 		return append(b, `,"kv_transfer_params":null}`...)
@@ -76,6 +76,26 @@ func appendWhole(b []byte, l *leg, handoff string) []byte {
 	b = append(b, `,"kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[`...)
 	b = append(append(b, ids(blocksOf(l.promptTokens()))...), `]],"remote_engine_id":"5a2b7c1e-prefill","remote_request_id":"`...)
 	return append(append(b, handoff...), `","remote_host":"127.0.0.1","remote_port":5600,"tp_size":1,"remote_num_tokens":`+strconv.Itoa(l.promptTokens())+`}}`...)
+}
+
+// appendPromptIDs appends the ids of the prompt: its tokens where there are some, else as many ids.
+func appendPromptIDs(b []byte, l *leg) []byte {
+	b = append(b, `,"prompt_token_ids":[`...)
+	if len(l.prompt) == 0 {
+		return append(append(b, ids(l.promptTokens())...), ']')
+	}
+	return append(appendIDs(b, l.prompt), ']')
+}
+
+// appendIDs appends "1,2,3".
+func appendIDs(b []byte, tokens []int32) []byte {
+	for i, token := range tokens {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, int64(token), 10)
+	}
+	return b
 }
 
 // appendToken appends the text of a token: the mark at the beginning of an answer, which prefill has said where decode
@@ -102,7 +122,7 @@ func beginEvent(b []byte, l *leg) []byte {
 func appendRole(b []byte, l *leg) []byte {
 	b = append(beginEvent(b, l), `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]`...)
 	if l.ids {
-		b = append(append(append(b, `,"prompt_token_ids":[`...), ids(l.promptTokens())...), ']')
+		b = appendPromptIDs(b, l)
 	}
 	return append(b, "}\n\n"...)
 }

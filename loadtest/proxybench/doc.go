@@ -10,7 +10,8 @@
 // A round measures every proxy once, nginx first and last. What the machine did meanwhile shows in how
 // far the two differ: a measure of a round in which they differ by more than Config.Steady is dropped,
 // and the report says so. CPU is that of the proxy's process tree by the processes' clocks, memory its
-// proportional set size (PSS) without files that are mapped. Absolute figures are those of one machine; what travels are the ratios to nginx.
+// proportional set size (PSS) without files that are mapped. Absolute figures are those of one machine;
+// what travels are the ratios to nginx.
 //
 // cmd/tandem-lab imports it (bench-proxy).
 package proxybench

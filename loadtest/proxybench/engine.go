@@ -24,8 +24,9 @@ const (
 // Server is one mock engine: where it listens, and what it takes itself for.
 type Server struct {
 	Address string // host:port
-	Engine  string // vllm, vllm-0.32 or sglang
+	Engine  string // vllm, vllm-0.32, vllm-events or sglang
 	Role    string // both, prefill or decode
+	Events  string // ZMQ address at which it publishes KV events; "": nowhere
 }
 
 // Engines are mock engines in one process. They answer at once, by raw sockets, so that they are not
@@ -33,6 +34,7 @@ type Server struct {
 type Engines struct {
 	ledger *ledger
 	bodies sync.Pool
+	caches []*kvCache // of those that publish KV events
 }
 
 func newEngines() *Engines {
@@ -43,7 +45,7 @@ func newEngines() *Engines {
 // context ends.
 func ServeEngines(ctx context.Context, control string, servers []Server) error {
 	e := newEngines()
-	failed := make(chan error, len(servers)+1)
+	failed := make(chan error, 2*len(servers)+1)
 	var config net.ListenConfig
 	for _, s := range servers {
 		listener, err := config.Listen(ctx, "tcp", s.Address)
@@ -51,7 +53,13 @@ func ServeEngines(ctx context.Context, control string, servers []Server) error {
 			return fmt.Errorf("listen as an engine: %w", err)
 		}
 		defer func() { _ = listener.Close() }()
-		go func() { failed <- e.accept(listener, s) }()
+		var cache *kvCache
+		if s.Events != "" {
+			cache = newKVCache()
+			e.caches = append(e.caches, cache)
+			go func() { failed <- cache.publish(ctx, s.Events) }()
+		}
+		go func() { failed <- e.accept(listener, s, cache) }()
 	}
 	go func() { failed <- e.serveControl(ctx, control) }()
 	select {
@@ -62,14 +70,15 @@ func ServeEngines(ctx context.Context, control string, servers []Server) error {
 	}
 }
 
-func (e *Engines) accept(listener net.Listener, as Server) error {
+// accept serves the connections of an engine. cache is nil where it publishes no KV events.
+func (e *Engines) accept(listener net.Listener, as Server, cache *kvCache) error {
 	for {
 		conn, err := listener.Accept()
 		if err != nil {
 			return fmt.Errorf("accept as an engine: %w", err)
 		}
 		go func() {
-			c := &engineConn{Engines: e, as: as, conn: conn, in: bufio.NewReaderSize(conn, 8<<10)}
+			c := &engineConn{Engines: e, as: as, cache: cache, conn: conn, in: bufio.NewReaderSize(conn, 8<<10)}
 			defer func() { _ = conn.Close() }()
 			for c.exchange() == nil {
 			}
@@ -81,9 +90,11 @@ func (e *Engines) accept(listener net.Listener, as Server) error {
 type engineConn struct {
 	*Engines
 	as      Server
+	cache   *kvCache // nil: it publishes no KV events
 	conn    net.Conn
 	in      *bufio.Reader
 	scratch []byte
+	tokens  []int32
 	out     []byte
 }
 
@@ -107,6 +118,10 @@ func (c *engineConn) exchange() error {
 	var l leg
 	if completes {
 		l, c.scratch = readLeg(body, c.scratch)
+		if c.cache != nil {
+			c.tokens = tokensOf(body, c.tokens[:0])
+			l.prompt = c.tokens
+		}
 	} else {
 		c.out = c.page(c.out[:0], head, body)
 	}
@@ -147,6 +162,9 @@ func (c *engineConn) complete(l *leg) error {
 		c.ledger.read(l.name, l.mark, l.blocks, l.behind)
 	default:
 		c.ledger.alone()
+	}
+	if c.cache != nil {
+		c.cache.hold(l.prompt)
 	}
 	if l.stream {
 		return c.streamAnswer(l)

@@ -15,7 +15,7 @@ const modelLen = 1 << 20
 
 // versions are the engines that there are, and what they report. With that of vllm this gateway lets decode say all of
 // an answer, as the other routers do; with newVLLM decode goes on behind prefill's first token.
-var versions = map[string]string{"vllm": "0.20.0", newVLLM: "0.32.0", "sglang": "0.5.9"}
+var versions = map[string]string{"vllm": "0.20.0", newVLLM: "0.32.0", eventsEngine: "0.20.0", "sglang": "0.5.9"}
 
 const newVLLM = "vllm-0.32"
 
@@ -107,20 +107,10 @@ func histograms(engine string) string {
 	return b.String()
 }
 
-// tokenized is the answer of /tokenize: a token for each four bytes of the prompt, the same for
-// prompts that begin alike.
+// tokenized is the answer of /tokenize.
 func tokenized(body []byte) string {
-	_, rest := readLeg(body, nil)
-	text := len(body) - len(rest)
-	tokens := make([]byte, 0, 2*text)
-	for i := 0; i+4 <= len(body); i += 4 {
-		id := (int(body[i])<<7 ^ int(body[i+1])<<5 ^ int(body[i+2])<<3 ^ int(body[i+3])) & 0x7fff
-		if i > 0 {
-			tokens = append(tokens, ',')
-		}
-		tokens = fmt.Append(tokens, id)
-	}
-	return fmt.Sprintf(`{"count":%d,"max_model_len":%d,"tokens":[%s]}`, len(body)/4, modelLen, tokens)
+	tokens := tokensOf(body, nil)
+	return fmt.Sprintf(`{"count":%d,"max_model_len":%d,"tokens":[%s]}`, len(tokens), modelLen, appendIDs(nil, tokens))
 }
 
 // serveControl serves the port by which the measurement asks what the engines saw.
@@ -129,7 +119,12 @@ func (e *Engines) serveControl(ctx context.Context, address string) error {
 	answer := func(w http.ResponseWriter, v any) { _ = json.NewEncoder(w).Encode(v) }
 	mux.HandleFunc("GET /legs", func(w http.ResponseWriter, _ *http.Request) { answer(w, e.ledger.counts()) })
 	mux.HandleFunc("GET /departures", func(w http.ResponseWriter, _ *http.Request) { answer(w, e.ledger.departures()) })
-	mux.HandleFunc("POST /reset", func(http.ResponseWriter, *http.Request) { e.ledger.reset(time.Now()) })
+	mux.HandleFunc("POST /reset", func(http.ResponseWriter, *http.Request) {
+		e.ledger.reset(time.Now())
+		for _, cache := range e.caches {
+			cache.forget()
+		}
+	})
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("listen for control: %w", err)

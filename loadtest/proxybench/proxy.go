@@ -21,12 +21,13 @@ import (
 
 // Proxy is one way from clients to engines, as a file of proxies describes it. Its texts may name
 // {host} and {port} where it has to listen, {admin} for a second address, {engine}, {prefill} and
-// {decode} for the URLs of its engines (Hosts: each as host:port), {dir} for a directory of its own,
+// {decode} for the URLs of its engines, {engine-host} for that as host:port, {prefill-events} and {decode-events} for where
+// they publish KV events, {dir} for a directory of its own,
 // {config} for its configuration, {tandem} for the gateway and {cache} for where others were installed.
 type Proxy struct {
 	Name     string
 	Legs     string        // one: of a request; pair: prefill and decode
-	Engine   string        // vllm, vllm-0.32 or sglang: what its engines take themselves for
+	Engine   string        // vllm, vllm-0.32, vllm-events or sglang: what its engines take themselves for
 	Command  []string      // none: clients ask the engine themselves
 	Config   string        // of its file, if it has one
 	Ready    string        // URL that answers 200 once it serves
@@ -146,9 +147,11 @@ func (p *Proxy) filler(at *testbed, r *running, free []string) func(string) stri
 	host, port, _ := net.SplitHostPort(free[0])
 	_, adminPort, _ := net.SplitHostPort(free[1])
 	engine, prefill, decode := at.server(p.Engine, roleBoth), at.server(p.Engine, rolePrefill), at.server(p.Engine, roleDecode)
+	prefillEvents, decodeEvents := at.events(p.Engine, rolePrefill), at.events(p.Engine, roleDecode)
 	replace := strings.NewReplacer(
 		"{host}", host, "{port}", port, "{admin}", free[1], "{admin-port}", adminPort,
 		"{engine}", "http://"+engine, "{prefill}", "http://"+prefill, "{decode}", "http://"+decode, "{engine-host}", engine,
+		"{prefill-events}", prefillEvents, "{decode-events}", decodeEvents,
 		"{prefill-256}", manyOf(prefill), "{decode-256}", manyOf(decode),
 		"{dir}", r.dir, "{config}", filepath.Join(r.dir, "config"), "{tandem}", at.programs.Gateway, "{cache}", at.cache,
 	)
@@ -192,6 +195,16 @@ type testbed struct {
 	log      io.Writer
 	servers  []Server
 	control  string
+}
+
+// events is where an engine publishes KV events; "": nowhere.
+func (t *testbed) events(engine, role string) string {
+	for _, s := range t.servers {
+		if s.Engine == engine && s.Role == role {
+			return s.Events
+		}
+	}
+	return ""
 }
 
 // server is the address of an engine.

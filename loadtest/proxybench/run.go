@@ -98,16 +98,20 @@ func startEngines(ctx context.Context, cfg *Config) (at *testbed, stop func() er
 	at = &testbed{programs: cfg.From, cache: cfg.Cache, log: log}
 	var args []string
 	roles := []string{roleBoth, rolePrefill, roleDecode}
-	free, err := process.FreeAddresses(len(versions)*len(roles) + 1)
+	free, err := process.FreeAddresses((len(versions)+1)*len(roles) + 1)
 	if err != nil {
 		return nil, nil, err
 	}
 	for engine := range versions {
 		for _, role := range roles {
 			_, port, _ := net.SplitHostPort(free[0])
-			s := Server{net.JoinHostPort("0.0.0.0", port), engine, role}
-			at.servers, free = append(at.servers, s), free[1:]
-			args = append(args, "--server", fmt.Sprintf("%s=%s=%s", s.Address, s.Engine, s.Role))
+			s := Server{Address: net.JoinHostPort("0.0.0.0", port), Engine: engine, Role: role}
+			free = free[1:]
+			if engine == eventsEngine {
+				s.Events, free = "tcp://"+free[0], free[1:]
+			}
+			at.servers = append(at.servers, s)
+			args = append(args, "--server", fmt.Sprintf("%s=%s=%s=%s", s.Address, s.Engine, s.Role, s.Events))
 		}
 	}
 	at.control = free[0]

@@ -1,0 +1,138 @@
+package proxybench
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	zmq "github.com/pebbe/zmq4"
+	"github.com/tinylib/msgp/msgp"
+)
+
+// eventsEngine is a vLLM that publishes KV events. Its tokens are those that it tells of by /tokenize.
+const eventsEngine = "vllm-events"
+
+// step is how long an engine's KV events wait for those of other requests, as they do for the end of its step.
+const step = 5 * time.Millisecond
+
+// kvCache is what an engine says that it holds: each block of 16 tokens once, until it is told to forget all. One that
+// ran out of room would tell of blocks that go as well; between two measures none does.
+type kvCache struct {
+	mu     sync.Mutex // guards all below
+	held   map[uint64]struct{}
+	events int    // that wait to be published
+	waits  []byte // these, encoded
+}
+
+func newKVCache() *kvCache { return &kvCache{held: map[uint64]struct{}{}} }
+
+// hold notes that the whole blocks of a prompt are held, and tells of those that were not. As in vLLM each is named by
+// its tokens and all before.
+func (c *kvCache) hold(tokens []int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var names []uint64
+	parent, name, from := uint64(0), uint64(1), 0
+	for at := 0; at+blockTokens <= len(tokens); at += blockTokens {
+		before := name
+		for _, token := range tokens[at : at+blockTokens] { // FNV-1a, by tokens
+			name = (name ^ uint64(token)) * 0x100000001b3
+		}
+		if _, held := c.held[name]; held {
+			continue // so are those before: blocks are named by all before them
+		}
+		if len(names) == 0 {
+			parent, from = before, at
+		}
+		c.held[name] = struct{}{}
+		names = append(names, name)
+	}
+	if len(names) > 0 {
+		c.storedLocked(names, parent, tokens[from:from+len(names)*blockTokens], from == 0)
+	}
+}
+
+// storedLocked tells of blocks in a row (vLLM distributed/kv_events.py, as an array).
+func (c *kvCache) storedLocked(names []uint64, parent uint64, tokens []int32, begins bool) {
+	b := msgp.AppendString(msgp.AppendArrayHeader(c.waits, 7), "BlockStored")
+	b = msgp.AppendArrayHeader(b, uint32(len(names)))
+	for _, name := range names {
+		b = msgp.AppendUint64(b, name)
+	}
+	if begins {
+		b = msgp.AppendNil(b)
+	} else {
+		b = msgp.AppendUint64(b, parent)
+	}
+	b = msgp.AppendArrayHeader(b, uint32(len(tokens)))
+	for _, token := range tokens {
+		b = msgp.AppendInt32(b, token)
+	}
+	b = msgp.AppendNil(msgp.AppendInt(b, blockTokens)) // no adapter
+	c.waits = msgp.AppendString(b, "GPU")
+	c.events++
+}
+
+// forget empties the cache, so that a gateway that starts hears of all again.
+func (c *kvCache) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held = map[uint64]struct{}{}
+	c.waits = msgp.AppendString(msgp.AppendArrayHeader(c.waits, 1), "AllBlocksCleared")
+	c.events++
+}
+
+// batch takes what waits, as the payload of a message: [seconds since 1970, [events], rank]; nil: nothing does.
+func (c *kvCache) batch(at time.Time) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.events == 0 {
+		return nil
+	}
+	b := msgp.AppendFloat64(msgp.AppendArrayHeader(nil, 3), float64(at.UnixMicro())/1e6)
+	b = append(msgp.AppendArrayHeader(b, uint32(c.events)), c.waits...)
+	c.events, c.waits = 0, c.waits[:0]
+	return msgp.AppendInt(b, 0)
+}
+
+// publish sends what waits at each step, until the context ends. The message is [topic, number, payload].
+func (c *kvCache) publish(ctx context.Context, address string) (err error) {
+	socket, err := zmq.NewSocket(zmq.PUB)
+	if err != nil {
+		return fmt.Errorf("publish KV events: %w", err)
+	}
+	defer func() { err = errors.Join(err, socket.Close()) }()
+	if err := errors.Join(socket.SetLinger(0), socket.SetSndhwm(100_000), socket.Bind(address)); err != nil {
+		return fmt.Errorf("publish KV events at %s: %w", address, err)
+	}
+	ticks := time.NewTicker(step)
+	defer ticks.Stop()
+	for number := uint64(0); ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-ticks.C:
+			payload := c.batch(now)
+			if payload == nil {
+				continue
+			}
+			if _, err := socket.SendMessage("", binary.BigEndian.AppendUint64(nil, number), payload); err != nil {
+				return fmt.Errorf("publish KV events: %w", err)
+			}
+			number++
+		}
+	}
+}
+
+// tokensOf appends the tokens of a chat: one for each four bytes of its messages, so that prompts that begin alike have
+// tokens that do.
+func tokensOf(body []byte, tokens []int32) []int32 {
+	text := valueOf(body, `"messages":[`, ']')
+	for b := body[text.from:text.to]; len(b) >= 4; b = b[4:] {
+		tokens = append(tokens, int32(binary.LittleEndian.Uint32(b)*0x9e3779b1>>15))
+	}
+	return tokens
+}
