@@ -203,8 +203,8 @@ func (e *PickExchange) TraceHeader() (traceparent string) {
 // ID names the request, as decisions and logs have it.
 func (e *PickExchange) ID() string { return e.x.id }
 
-// HidesCredentials reports whether the client's key is for this gateway, and not for engines.
-func (e *PickExchange) HidesCredentials() bool { return !e.x.server.access.AllowsAnonymous() }
+// HidesCredentials reports whether clients' keys are for this gateway, and not for engines.
+func (s *Server) HidesCredentials() bool { return !s.access.AllowsAnonymous() }
 
 // Refuse is the answer to an error, and the end of the exchange.
 func (e *PickExchange) Refuse(err error) Refusal {

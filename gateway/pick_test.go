@@ -786,11 +786,10 @@ func TestPickExchange_TranslatesNothing(t *testing.T) {
 }
 
 // Where there are keys here the client's is not for engines.
-func TestPickExchange_HidesCredentials(t *testing.T) {
+func TestServer_HidesCredentials(t *testing.T) {
 	for _, keys := range [][]string{nil, {"ada"}} {
-		e, _ := run(t, usual(t, keys...), complete().roundTrip).beginPick("POST", "/v1/completions", AnswerEdited)
-		if e.HidesCredentials() != (keys != nil) {
-			t.Errorf("with %d keys: %v", len(keys), e.HidesCredentials())
+		if hides := run(t, usual(t, keys...), complete().roundTrip).server.HidesCredentials(); hides != (keys != nil) {
+			t.Errorf("with %d keys: %v", len(keys), hides)
 		}
 	}
 }

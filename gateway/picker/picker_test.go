@@ -184,6 +184,20 @@ func TestPicker_TheClientsKeyStaysHere(t *testing.T) {
 	if gjson.GetBytes(to.body, "cache_salt").String() == "" {
 		t.Error("the tenant's KV is not kept apart")
 	}
+	p = f.open()
+	p.send(&extproc.ProcessingRequest{Request: &extproc.ProcessingRequest_RequestHeaders{RequestHeaders: &extproc.HttpHeaders{
+		Headers: headerList(":method", "GET", ":path", "/v1/models", "authorization", "Bearer sk-ada"), EndOfStream: true,
+	}}})
+	mutation := p.receive().GetRequestHeaders().GetResponse().GetHeaderMutation()
+	set := ""
+	for _, h := range mutation.GetSetHeaders() {
+		if h.GetHeader().GetKey() == "authorization" {
+			set = string(h.GetHeader().GetRawValue())
+		}
+	}
+	if !slices.Contains(mutation.GetRemoveHeaders(), "authorization") || !slices.Contains(mutation.GetRemoveHeaders(), "x-api-key") || set != "Bearer engines" {
+		t.Errorf("of a request without a body %v are removed, and %q is set", mutation.GetRemoveHeaders(), set)
+	}
 }
 
 // A request is known by its id afterwards, with what was chosen and how it ended.

@@ -195,7 +195,9 @@ func (c *conversation) pickAny(h headers) error {
 		c.over = true
 		return c.stream.Send(refuse(c.gateway.RefusePick(err, h)))
 	}
-	return c.stream.SendMsg((&newHead{addresses: []string{server.Address()}, remove: steering}).encode(newRequestHead, nil))
+	head := &newHead{addresses: []string{server.Address()}, remove: steering}
+	c.replaceKey(head)
+	return c.stream.SendMsg(head.encode(newRequestHead, nil))
 }
 
 // requestBody takes a piece of the body, and makes the choice when it is the last.
@@ -297,13 +299,19 @@ func (c *conversation) newHead(pick *pd.Pick, more ...headerField) *newHead {
 	for _, name := range sortedNames(header) {
 		h.set = append(h.set, headerField{strings.ToLower(name), header.Get(name)})
 	}
-	if c.exchange.HidesCredentials() { // the client's key is for this gateway
-		h.remove = append(slices.Clone(h.remove), "x-api-key", "authorization")
-		if c.cfg.EngineKey != "" {
-			h.set = append(h.set, headerField{"authorization", "Bearer " + c.cfg.EngineKey})
-		}
-	}
+	c.replaceKey(h)
 	return h
+}
+
+// replaceKey has a server get the engines' key in place of the client's, where that is for this gateway.
+func (p *processor) replaceKey(h *newHead) {
+	if !p.gateway.HidesCredentials() {
+		return
+	}
+	h.remove = append(slices.Clone(h.remove), "x-api-key", "authorization")
+	if p.cfg.EngineKey != "" {
+		h.set = append(h.set, headerField{"authorization", "Bearer " + p.cfg.EngineKey})
+	}
 }
 
 // answerHeaders takes the answer's head.
