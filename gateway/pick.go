@@ -104,8 +104,24 @@ var (
 	errPickMethod = &badRequest{status: http.StatusMethodNotAllowed, code: "method_not_allowed", message: "This path is not for this method."}
 )
 
-// dialectOf is the API of a path, nil where there is none.
-func (s *Server) dialectOf(path string) *api.Dialect { return s.unlessClosed(dialectAt[path]) }
+// dialectOf is the API of a path, nil where there is none: what the path ends in, with /v1 or without. A route's
+// prefix may stand before that, since Envoy rewrites paths only once the picker has been asked.
+func (s *Server) dialectOf(path string) *api.Dialect {
+	for rest := path; ; {
+		d := dialectAt[rest]
+		if d == nil {
+			d = dialectAt["/v1"+rest]
+		}
+		if d != nil {
+			return s.unlessClosed(d)
+		}
+		_, next, more := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
+		if !more {
+			return nil
+		}
+		rest = "/" + next
+	}
+}
 
 // Cancel says that the client has left. Any goroutine may call it.
 func (e *PickExchange) Cancel() { e.x.cancel() }

@@ -494,12 +494,15 @@ func TestPickExchange_AnAPIByItsPath(t *testing.T) {
 	g := run(t, usual(t), complete().roundTrip, native)
 	for path, want := range map[string]*api.Dialect{
 		"/v1/completions": api.Completions, "/v1/completions?a=b": api.Completions, "/v1/messages?beta=true": api.Messages, "/generate": api.Generate,
+		// Behind the prefix of a route, which Envoy rewrites when the picker has been asked.
+		"/qwen/v1/completions": api.Completions, "/team/qwen/v1/chat/completions?a=b": api.Chat, "/openai/chat/completions": api.Chat, "/openai/completions": api.Completions,
+		"/qwen/v1/messages/count_tokens": api.CountTokens, "/qwen/generate": api.Generate,
 	} {
 		if e, err := g.beginPick("POST", path, AnswerEdited); err != nil || e.x.dialect != want {
 			t.Errorf("%s is taken for %s, %v", path, e.x.dialect.Name, err)
 		}
 	}
-	for path, anthropic := range map[string]bool{"/v1/messages/batches": true, "/v1/nothing": false, "": false} {
+	for path, anthropic := range map[string]bool{"/v1/messages/batches": true, "/v1/nothing": false, "": false, "/v1/chat/completions/": false, "/xcompletions": false, "/a/b/c": false} {
 		e, err := g.beginPick("POST", path, AnswerEdited)
 		if err == nil {
 			t.Errorf("%q is served", path)

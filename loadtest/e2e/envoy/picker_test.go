@@ -58,6 +58,19 @@ func TestRequest_WithoutABodyEndsInItsHeaders(t *testing.T) {
 	checkIdle(t, p)
 }
 
+// A route may put APIs behind a prefix: Envoy rewrites the path only once the picker has chosen.
+func TestRoute_MayRewriteThePath(t *testing.T) {
+	f := startPairs(t)
+	p := startPicker(t, f)
+	gateway := startProxy(t, standalone(t, p)).url
+	body := chat(0, words(900), "")
+	send(t.Context(), gateway+"/behind"+chatPath, body).check(t, "a path behind a prefix", reference(t, f, chatPath, body))
+	if a := send(t.Context(), gateway+"/behind/v1/nothing", body); a.status != http.StatusNotFound {
+		t.Errorf("a path of no API: %d %.300s", a.status, a.body)
+	}
+	checkPairs(t, f, p, 1)
+}
+
 // Bodies that Envoy sends in many pieces arrive whole: 120 KB of text, and 5 MB of an image.
 func TestBodies_OfManyPiecesArriveWhole(t *testing.T) {
 	f := startPairs(t, "--max-model-len", "131072", "--time-scale", "0.05")
