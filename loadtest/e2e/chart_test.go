@@ -115,8 +115,10 @@ func TestChart_RefusesWhatItDoesNotKnow(t *testing.T) {
 		"image.digest=latest":                         "/image/digest",
 		"pools.a.role=decode,pools.a.engine=sglang,pools.a.nodes=2": "pools.a: nodes above 1 are written for vllm",
 		"pools.a.role=decode,pools.a.gpus=6,pools.a.ranks=4":        "pools.a: 6 GPUs are no multiple of 4 ranks",
-		"picker.enabled=true": "picker.pool.selector names no pods",
-		"gateway.create=true": "gateway.className names no class",
+		"pools.tandem.role=decode":                                  "pools.tandem: that is the name of the release's own Deployment",
+		"pools.tandem-redis.role=decode":                            "pools.tandem-redis: that is the name of the release's own Deployment",
+		"picker.enabled=true":                                       "picker.pool.selector names no pods",
+		"gateway.create=true":                                       "gateway.className names no class",
 		"picker.enabled=true,picker.pool.selector.app=a,picker.leaderOnly=true,redis.deploy=false": "picker.leaderOnly needs a redis",
 	} {
 		text, err := helm(t, "default", "template", "tandem", "deploy/chart", "--set", set)
