@@ -156,6 +156,21 @@ func TestChart_GPUsOfAPodComputeTogether(t *testing.T) {
 	}
 }
 
+// KEDA asks for a pool by the model's name for clients, which is the first that its engines are given.
+func TestChart_ScalesModelsByTheirNameForClients(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                              "Qwen/Qwen3-0.6B",
+		"--served-model-name=qwen":      "qwen",
+		"--served-model-name,qwen,also": "qwen",
+		"--max-model-len=8192,--served_model_name=qwen,--dtype=auto": "qwen",
+	} {
+		text := rendered(t, "default", "tandem", "--set", "keda.enabled=true,pools.a.role=decode,pools.a.scale.min=1,pools.a.scale.max=2,pools.a.args={"+args+"}")
+		if !strings.Contains(text, "\n        model: "+want+"\n        role: decode\n") {
+			t.Errorf("args %s: no model %s in\n%s", args, want, text)
+		}
+	}
+}
+
 // The gateway's program takes every flag that the chart gives it.
 func TestChart_GivesFlagsThatThereAre(t *testing.T) {
 	for _, name := range chartExamples(t) {
