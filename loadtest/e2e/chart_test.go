@@ -171,6 +171,23 @@ func TestChart_ScalesModelsByTheirNameForClients(t *testing.T) {
 	}
 }
 
+// A variable of a pool stands in place of the chart's own: an API server takes no two of one name.
+func TestChart_VariablesOfAPoolCount(t *testing.T) {
+	for _, engine := range []string{"vllm", "sglang", "trtllm"} {
+		set := "pools.a.role=decode,pools.a.engine=" + engine
+		own := regexp.MustCompile(`- \{?name: ([A-Z_]+)\b`).FindAllStringSubmatch(rendered(t, "default", "tandem", "--set", set), -1)
+		if len(own) == 0 {
+			t.Fatalf("%s has no variables", engine)
+		}
+		for _, name := range own {
+			text := rendered(t, "default", "tandem", "--set", set+",pools.a.env[0].name="+name[1]+",pools.a.env[0].value=mine")
+			if strings.Count(text, "name: "+name[1]+"\n")+strings.Count(text, "name: "+name[1]+",") != 1 || !strings.Contains(text, "name: "+name[1]+"\n              value: mine\n") {
+				t.Errorf("%s: %s is not what the pool says:\n%s", engine, name[1], text)
+			}
+		}
+	}
+}
+
 // The gateway's program takes every flag that the chart gives it.
 func TestChart_GivesFlagsThatThereAre(t *testing.T) {
 	for _, name := range chartExamples(t) {

@@ -32,6 +32,13 @@ them (--dp-size divides --tp-size). Where args divide the GPUs in any way, that 
 {{- if regexMatch "(parallel|[tdp]p)[-_]size" (join " " .pool.args) }}1{{ else if eq .pool.engine "sglang" }}{{ $gpus }}{{ else }}{{ max 1 (div $gpus (int .pool.ranks)) }}{{ end }}
 {{- end }}
 
+{{/* The names of a pool's own variables, as JSON: the chart's of these names are left out. */}}
+{{- define "tandem.envNames" -}}
+{{- $names := dict }}
+{{- range .env }}{{ $_ := set $names .name true }}{{ end }}
+{{- toJson $names }}
+{{- end }}
+
 {{- define "tandem.vllm" -}}
 {{- $p := .pool }}
 {{- $together := int (include "tandem.tensorParallel" .) }}
@@ -91,13 +98,22 @@ args:
   {{- end }}
 {{- end }}
 env:
+  {{- $set := fromJson (include "tandem.envNames" $p) }}
+  {{- if not (hasKey $set "VLLM_NIXL_SIDE_CHANNEL_HOST") }}
   # Decode pulls the KV from this address. The default, localhost, makes decode pull from itself.
   - name: VLLM_NIXL_SIDE_CHANNEL_HOST
     valueFrom: {fieldRef: {fieldPath: status.podIP}}
+  {{- end }}
+  {{- if not (hasKey $set "VLLM_NIXL_SIDE_CHANNEL_PORT") }}
   - {name: VLLM_NIXL_SIDE_CHANNEL_PORT, value: "5600"}
+  {{- end }}
+  {{- if not (hasKey $set "USER") }}
   # The user has no entry in the image's passwd.
   - {name: USER, value: vllm}
+  {{- end }}
+  {{- if not (hasKey $set "HOME") }}
   - {name: HOME, value: /cache}
+  {{- end }}
   {{- with $p.env }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -147,7 +163,9 @@ args:
   - {{ . | quote }}
   {{- end }}
 env:
+  {{- if not (hasKey (fromJson (include "tandem.envNames" $p)) "HOME") }}
   - {name: HOME, value: /cache}
+  {{- end }}
   {{- with $p.env }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -185,7 +203,9 @@ args:
   - {{ . | quote }}
   {{- end }}
 env:
+  {{- if not (hasKey (fromJson (include "tandem.envNames" $p)) "HOME") }}
   - {name: HOME, value: /cache}
+  {{- end }}
   {{- with $p.env }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
