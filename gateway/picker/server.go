@@ -9,12 +9,14 @@ import (
 	"math"
 	"net"
 	"sync/atomic"
+	"time"
 
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/tandem-gateway/tandem/gateway"
 )
@@ -53,6 +55,13 @@ func New(cfg Config, g *gateway.Server, ready func() bool, encrypted *tls.Config
 	return s
 }
 
+// How a proxy and the picker know of each other that they live while nothing passes between them.
+const (
+	shortestPing = 10 * time.Millisecond // between two pings of a proxy; gRPC's own five minutes end connections that say less
+	pingAfter    = 20 * time.Second      // of silence, to the proxy
+	lostAfter    = 20 * time.Second      // without an answer to it: its requests are over
+)
+
 // aroundBody is the most that a message has beside the bytes of a body, all of its headers in it.
 const aroundBody = 1 << 20
 
@@ -65,6 +74,8 @@ func serverOptions(maxBody int, encrypted *tls.Config) []grpc.ServerOption {
 		// without waiting for the picker in between.
 		grpc.WriteBufferSize(256 << 10), grpc.ReadBufferSize(256 << 10),
 		grpc.StaticStreamWindowSize(1 << 20), grpc.StaticConnWindowSize(16 << 20), experimental.BufferPool(newFramePool()),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: shortestPing, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: lostAfter}),
 	}
 	if encrypted != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(encrypted)))
