@@ -93,14 +93,14 @@ type Cluster struct {
 
 	podCosts podCosts
 
-	mu       sync.Mutex        // guards problems
-	problems map[string]string // by resource; empty text: it answers
+	mu       sync.Mutex         // guards problems
+	problems map[string]problem // by resource
 }
 
 // New prepares to report the servers to found, all of them each time.
 func New(cfg Config, found func([]pools.Spec), log *slog.Logger) (*Cluster, error) {
 	k := &Cluster{
-		cfg: cfg, found: found, log: log, changed: make(chan struct{}, 1), problems: make(map[string]string),
+		cfg: cfg, found: found, log: log, changed: make(chan struct{}, 1), problems: make(map[string]problem),
 		podCosts: podCosts{changed: make(chan struct{}, 1)},
 	}
 	access, err := k.access()

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -203,7 +204,7 @@ spec: {nodeName: n1}, status: {phase: Running, podIP: 10.0.0.1, conditions: [{ty
 func TestCluster_ReportsWhetherTheAPIServerAnswers(t *testing.T) {
 	status := http.StatusOK
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
-	k := &Cluster{log: slog.New(slog.DiscardHandler), problems: map[string]string{}}
+	k := &Cluster{log: slog.New(slog.DiscardHandler), problems: map[string]problem{}}
 	transport := &http.Transport{}
 	client := &http.Client{Transport: notingTransport{k, transport}}
 	defer transport.CloseIdleConnections()
@@ -443,7 +444,7 @@ func TestCluster_LogsAProblemOfAnObjectOnce(t *testing.T) {
 // That a resource is not answered is logged when it begins and when it ends, of each by itself.
 func TestCluster_LogsWhenAResourceIsNotAnswered(t *testing.T) {
 	var log testlog.Buffer
-	k := &Cluster{log: slog.New(slog.NewTextHandler(&log, nil)), problems: make(map[string]string)}
+	k := &Cluster{log: slog.New(slog.NewTextHandler(&log, nil)), problems: make(map[string]problem)}
 	for i, c := range []struct {
 		resource, problem, said string
 	}{
@@ -451,7 +452,7 @@ func TestCluster_LogsWhenAResourceIsNotAnswered(t *testing.T) {
 		{"nodes", "", "answers again"}, {"nodes", "", ""}, {"nodes", "500", "does not answer"}, {"nodes", "", "answers again"}, {"pods", "", "answers again"},
 	} {
 		before := log.String()
-		k.recordAnswer(c.resource, c.problem)
+		k.recordAnswer(c.resource, false, c.problem)
 		said := strings.TrimPrefix(log.String(), before)
 		if (said == "") != (c.said == "") || !strings.Contains(said, c.said) {
 			t.Errorf("answer %d: said %q, want %q", i, said, c.said)
@@ -462,14 +463,46 @@ func TestCluster_LogsWhenAResourceIsNotAnswered(t *testing.T) {
 	}
 }
 
+// Who may list pods and not watch them is told so once, in the API server's words: that lists are answered meanwhile
+// does not mean that all is well.
+func TestCluster_SaysWhichRightIsMissing(t *testing.T) {
+	const refusal = `pods is forbidden: User \"u\" cannot watch resource \"pods\" in API group \"\" in the namespace \"ns\"`
+	var watches atomic.Int32
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Query().Get("watch") == "" {
+			_, _ = fmt.Fprint(w, `{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`)
+			return
+		}
+		watches.Add(1)
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"%s"}`, refusal)
+	}))
+	defer api.Close()
+	var f found
+	var log testlog.Buffer
+	k, err := New(Config{Pods: "app=x", Kubeconfig: (&apiServer{Server: api}).kubeconfig(t)}, f.set, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, k)
+	eventually(t, "it has tried to watch several times", func() bool { return watches.Load() >= 8 }) // of pods and nodes
+	if p := k.Problem(); !strings.Contains(p, "403 Forbidden: pods is forbidden: User \"u\" cannot watch") {
+		t.Errorf("problem %q", p)
+	}
+	if again, not := strings.Count(log.String(), "answers again"), strings.Count(log.String(), "does not answer"); again != 0 || not != 2 {
+		t.Errorf("it says %d times that Kubernetes answers again, and %d times that it does not:\n%s", again, not, log.String())
+	}
+}
+
 // Answers are noted and collected at once.
 func TestCluster_IsSafeForConcurrentUse(t *testing.T) {
-	k := &Cluster{log: slog.New(slog.DiscardHandler), problems: make(map[string]string), podCosts: podCosts{changed: make(chan struct{}, 1)}}
+	k := &Cluster{log: slog.New(slog.DiscardHandler), problems: make(map[string]problem), podCosts: podCosts{changed: make(chan struct{}, 1)}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { k.patchCosts(ctx) })
 	for _, each := range []func(){
-		func() { k.recordAnswer("pods", "500"); k.recordAnswer("pods", "") },
+		func() { k.recordAnswer("pods", false, "500"); k.recordAnswer("pods", false, "") },
 		func() { testutil.CollectAndCount(k) },
 		func() { k.Problem() },
 		func() { k.SetPodCosts(map[string]int{"a": -1}) },
