@@ -237,10 +237,13 @@ func (k *Cluster) Run(ctx context.Context) {
 	var last []pools.Spec
 	var lastRules Rules
 	var wrong map[string]error
+	var missing []string
 	for first := true; ; first = false {
-		specs, problems := k.view().specs()
+		v := k.view()
+		specs, problems := v.specs()
 		k.logProblems(wrong, problems)
 		wrong = problems
+		missing = k.logMissingPools(missing, v.pools)
 		if first || !reflect.DeepEqual(specs, last) {
 			k.found(specs)
 			last = specs
@@ -269,6 +272,20 @@ func (k *Cluster) logProblems(before, now map[string]error) {
 			k.log.Warn("not a server because of its labels", "object", object, "error", err.Error())
 		}
 	}
+}
+
+// logMissingPools logs which InferencePools are named and are not there, where they were not missing before, and
+// returns them.
+func (k *Cluster) logMissingPools(before []string, there []*inferencePool) (missing []string) {
+	for _, name := range k.cfg.InferencePools {
+		if slices.ContainsFunc(there, func(p *inferencePool) bool { return p.Name == name }) {
+			continue
+		}
+		if missing = append(missing, name); !slices.Contains(before, name) {
+			k.log.Warn("there is no InferencePool of this name: none of its pods is a server", "pool", name, "namespace", k.cfg.Namespace)
+		}
+	}
+	return missing
 }
 
 // view reads the informers.

@@ -441,6 +441,35 @@ func TestCluster_LogsAProblemOfAnObjectOnce(t *testing.T) {
 	}
 }
 
+// An InferencePool that is named and is not there is said, once each time that it is missing: its name may be mistyped.
+func TestCluster_SaysWhichInferencePoolIsMissing(t *testing.T) {
+	api := newAPIServer(t)
+	var f found
+	var log testlog.Buffer
+	k, err := New(Config{InferencePools: []string{"mine", "typo"}, Kubeconfig: api.kubeconfig(t)}, f.set, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, k)
+	said := func(pool string) int { return strings.Count(log.String(), "pool="+pool+" namespace=ns") }
+	eventually(t, "both are missing", func() bool { return said("mine") == 1 && said("typo") == 1 })
+	pool := func(event string, version int) {
+		api.tell(t, event, "inferencepools", fmt.Sprintf(`{apiVersion: inference.networking.k8s.io/v1, kind: InferencePool, metadata: {name: mine, namespace: ns, resourceVersion: "%d"},
+spec: {selector: {matchLabels: {app: x}}, targetPorts: [{number: 8000}]}}`, version))
+	}
+	pool("ADDED", 2)
+	api.tell(t, "ADDED", "pods", `{apiVersion: v1, kind: Pod, metadata: {name: p, namespace: ns, resourceVersion: "3", labels: {app: x}}, status: {phase: Running, podIP: 10.0.0.1}}`)
+	eventually(t, "its pod is a server", func() bool {
+		specs, _ := f.get()
+		return len(specs) == 1
+	})
+	pool("DELETED", 4)
+	eventually(t, "it is missing again", func() bool { return said("mine") == 2 })
+	if said("typo") != 1 {
+		t.Errorf("the one that is never there is said %d times", said("typo"))
+	}
+}
+
 // That a resource is not answered is logged when it begins and when it ends, of each by itself.
 func TestCluster_LogsWhenAResourceIsNotAnswered(t *testing.T) {
 	var log testlog.Buffer
