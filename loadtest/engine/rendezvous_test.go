@@ -185,9 +185,18 @@ func TestMeeting_DecodeNamesPrefillsRank(t *testing.T) {
 			p, d = hastyP, hastyD
 		}
 		body := chatBody(60, 5).with(inRoom(t, p, int64(i)))
-		if _, status, raw := both(t, p, d, body.with(fields{"routed_dp_rank": c.prefill}), body.with(fields{"routed_dp_rank": 1, "disagg_prefill_dp_rank": c.told})); status != c.want {
+		if _, status, raw := both(t, p, d, body.with(fields{"routed_dp_rank": c.prefill, "disagg_prefill_dp_rank": c.prefill}), body.with(fields{"routed_dp_rank": 1, "disagg_prefill_dp_rank": c.told})); status != c.want {
 			t.Errorf("prefill on %v, decode told %v: %d %s", c.prefill, c.told, status, raw)
 		}
+	}
+}
+
+// A prefill server of several ranks takes a request on another one than its room's only where decode is told too.
+func TestMeeting_PrefillFollowsTheRoomUnlessDecodeIsTold(t *testing.T) {
+	p, _ := sglangPair(t, func(cfg *Config) { cfg.DataParallel = 2 })
+	body := chatBody(60, 5).with(inRoom(t, p, 4)).with(fields{"routed_dp_rank": 1})
+	if status, raw := post(t, p, "/v1/chat/completions", body); status != http.StatusInternalServerError || !strings.Contains(string(raw), "follow_bootstrap_room conflict") {
+		t.Errorf("%d %s", status, raw)
 	}
 }
 

@@ -49,12 +49,22 @@ func (e *Engine) sglangParams(f *requestFields, answers int) (transferParams, er
 		}
 		p.bootstraps = append(p.bootstraps, at)
 	}
-	if p.rank == nil && p.prefillLeg { // SGLang's convention of old
-		rank := int(rooms[0] % int64(len(e.ranks)))
-		p.rank = &rank
+	if p.prefillLeg {
+		follows := int(rooms[0] % int64(len(e.ranks)))
+		if p.rank == nil {
+			p.rank = &follows
+		}
+		if *p.rank != follows && f.PrefillDPRank == nil {
+			return p, errRoomConflict
+		}
 	}
 	return p, nil
 }
+
+// errRoomConflict is the answer of a prefill server of several ranks (its load-balance-method is
+// follow_bootstrap_room unless it is set) to a request that names a rank other than its room's, and not
+// that decode knows so (sglang 0.5.23 srt/disaggregation/common/conn.py, CommonKVSender).
+var errRoomConflict = &apiError{http.StatusInternalServerError, "InternalServerError", "KVTransferError: follow_bootstrap_room conflict", ""}
 
 // perAnswer reads one value, or a list of one for each answer when there are several.
 func perAnswer[T any](raw json.RawMessage, answers int) ([]T, error) {

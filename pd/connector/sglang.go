@@ -22,11 +22,14 @@ var sglang = &Connector{
 	TransferFault: func(body []byte) bool { return bytes.Contains(body, []byte("KVTransferError")) },
 }
 
-// sglangPrefill needs no cut to one token: a server in prefill mode ends there.
+// sglangPrefill needs no cut to one token: a server in prefill mode ends there. On a rank that the room's number does
+// not mean it prefills only where the request says that decode knows the rank (0.5.23
+// srt/disaggregation/common/conn.py, CommonKVSender).
 func sglangPrefill(t *Transfer) LegRequest {
 	edits := append(t.bootstrap(), api.Set("stream", []byte("false")), api.Remove("stream_options"))
 	if t.From.Rank != nil {
-		edits = append(edits, api.Set("routed_dp_rank", number(*t.From.Rank)))
+		rank := number(*t.From.Rank)
+		edits = append(edits, api.Set("routed_dp_rank", rank), api.Set("disagg_prefill_dp_rank", rank))
 	}
 	return t.legWith(edits...)
 }

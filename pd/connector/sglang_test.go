@@ -22,7 +22,7 @@ func TestSGLang_BodiesOfBothLegs(t *testing.T) {
 			`{"model":"m","stream":true,"stream_options":{"include_usage":true},"max_tokens":9,"bootstrap_host":"10.0.0.1","bootstrap_port":8998,"bootstrap_room":9007199254740993}`},
 		{"several answers, ranks, an address of its own", `{"model":"m","n":2}`,
 			pools.Spec{URL: "http://10.0.0.1:30000", Rank: &one, KVAddress: "[fd00::1]:9000"}, pools.Spec{URL: "http://10.0.0.2:30000", Rank: &three}, []int64{5, 6},
-			`{"model":"m","n":2,"bootstrap_host":["fd00::1","fd00::1"],"bootstrap_port":[9000,9000],"bootstrap_room":[5,6],"stream":false,"routed_dp_rank":1}`,
+			`{"model":"m","n":2,"bootstrap_host":["fd00::1","fd00::1"],"bootstrap_port":[9000,9000],"bootstrap_room":[5,6],"stream":false,"routed_dp_rank":1,"disagg_prefill_dp_rank":1}`,
 			`{"model":"m","n":2,"bootstrap_host":["fd00::1","fd00::1"],"bootstrap_port":[9000,9000],"bootstrap_room":[5,6],"routed_dp_rank":3,"disagg_prefill_dp_rank":1}`},
 		{"more samples than answers of two prompts", `{"model":"m","n":2,"best_of":3}`,
 			pools.Spec{URL: "http://10.0.0.1:30000"}, pools.Spec{URL: "http://10.0.0.2:30000"}, []int64{5, 6, 7, 8, 9, 10},

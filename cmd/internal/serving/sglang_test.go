@@ -226,6 +226,9 @@ func TestSGLang_BothLegsNameTheirRanks(t *testing.T) {
 			t.Errorf("%s to %s were told %s", from, to, pair)
 		}
 	}
+	if n := c.metric("tandem_retries_total"); n != 0 {
+		t.Errorf("%v legs failed first", n)
+	}
 }
 
 // Prefill computes nothing for a decode that has no room for it.
