@@ -29,11 +29,12 @@ func (s *Source) apply(b *batch) {
 }
 
 // reusable reports whether a block of the event's group means that a prefix can be
-// reused. Blocks of sliding windows and of state spaces do not. Where the engine does
+// reused. Blocks of sliding windows and of state spaces do not; those of full attention with sinks, which lie in
+// blocks of their own, do (vLLM 0.33 v1/kv_cache_interface.py, KVCacheSpecKind). Where the engine does
 // not say, the first group is taken, and those that were of that group before.
 func (s *Source) reusable(e *event) bool {
 	switch string(e.spec) {
-	case "full_attention", "mla_attention":
+	case "full_attention", "mla_attention", "sink_full_attention":
 		return true
 	case "":
 		return e.group == 0 || s.hasGroup(e.group)

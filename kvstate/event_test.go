@@ -280,6 +280,11 @@ func TestApply_Groups(t *testing.T) {
 	if s.State().Counts.Dropped[DropGroup] != 3 {
 		t.Errorf("dropped: %v", s.State().Counts.Dropped)
 	}
+	sinks, s := opened(t, Spec{})
+	s.ApplyLive(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1, stored(0, "sink_full_attention", 16, 4))})
+	if got := holds(sinks, p); got != 64 {
+		t.Errorf("%d tokens of a group whose attention has sinks, want 64", got)
+	}
 }
 
 // TestApply_LargerBlocksBehind: a connector may keep larger blocks than the engine, with
