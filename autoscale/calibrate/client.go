@@ -3,6 +3,7 @@ package calibrate
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -158,7 +159,7 @@ func (c *client) kvTokens(ctx context.Context) (int, error) {
 				labels[l.GetName()] = n
 			}
 		}
-		total += labels["block_size"] * labels["num_gpu_blocks"]
+		total += cmp.Or(labels["kv_cache_size_tokens"], labels["block_size"]*labels["num_gpu_blocks"])
 	}
 	return total, nil
 }

@@ -104,7 +104,7 @@ func (e *virtualEngine) RoundTrip(r *http.Request) (*http.Response, error) {
 	case "/v1/models":
 		return answer(io.NopCloser(strings.NewReader(`{"data":[{"id":"virtual","max_model_len":16384}]}`)))
 	case "/metrics":
-		return answer(io.NopCloser(strings.NewReader(fmt.Sprintf("# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{block_size=\"1\",num_gpu_blocks=\"%d\"} 1\n", e.kv))))
+		return answer(io.NopCloser(strings.NewReader(fmt.Sprintf("# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{block_size=\"2\",kv_cache_size_tokens=\"%d\",num_gpu_blocks=\"%[1]d\"} 1\n", e.kv))))
 	}
 	var in struct {
 		Prompt    []int `json:"prompt"`

@@ -68,7 +68,10 @@ func newRankMeters(registry *prometheus.Registry, r *rank, changes *atomic.Uint6
 		func(l rankLoad) float64 { return oneIf(l.asleep) })
 	reg.NewGauge(prometheus.GaugeOpts{
 		Name: "vllm:cache_config_info", Help: "The KV cache's configuration, as labels.",
-		ConstLabels: prometheus.Labels{"engine": labels["engine"], "block_size": fmt.Sprint(r.cfg.BlockSize), "num_gpu_blocks": fmt.Sprint(r.cfg.Blocks), "cache_dtype": r.cfg.KVType},
+		ConstLabels: prometheus.Labels{
+			"engine": labels["engine"], "block_size": fmt.Sprint(r.cfg.BlockSize), "num_gpu_blocks": fmt.Sprint(r.cfg.Blocks), "cache_dtype": r.cfg.KVType,
+			"kv_cache_size_tokens": fmt.Sprint(r.cfg.BlockSize * r.cfg.Blocks),
+		},
 	}).Set(1)
 	return &rankMeters{
 		changes:             changes,

@@ -88,7 +88,7 @@ func TestServer_Metrics(t *testing.T) {
 		`vllm:num_requests_running{engine="0",model_name="sim-model"} 0`,
 		`vllm:num_requests_waiting{engine="0",model_name="sim-model"} 0`,
 		`vllm:kv_cache_usage_perc{engine="0",model_name="sim-model"} 0`,
-		`vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="512"} 1`,
+		`vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",kv_cache_size_tokens="8192",num_gpu_blocks="512"} 1`,
 		`vllm:generation_tokens_total{engine="0",model_name="sim-model"} 10`,
 		`vllm:prefix_cache_hits_total{engine="0",model_name="sim-model"} 0`,
 		`vllm:nixl_num_kv_expired_reqs_total{engine="0",model_name="sim-model"} 0`,

@@ -101,6 +101,13 @@ func TestParseMetrics(t *testing.T) {
 			Load{Engine: "vllm", Running: known(0), Prefills: known(9), PrefillSeconds: known(.75)}},
 		{"KV of two connectors", vllmMoved + "vllm:kv_offload_load_bytes_total{engine=\"0\"} 2002\n", nil,
 			Load{Engine: "vllm", Running: known(0), TokenBytes: known(4646866. / 2002)}},
+		{"room that groups of layers share", "vllm:num_requests_running 0\n" +
+			"vllm:cache_config_info{block_size=\"16\",engine=\"0\",kv_cache_size_tokens=\"6000\",num_gpu_blocks=\"1000\"} 1\n" +
+			"vllm:cache_config_info{block_size=\"16\",engine=\"1\",kv_cache_size_tokens=\"6000\",num_gpu_blocks=\"1000\"} 1\n", nil,
+			Load{Engine: "vllm", Running: known(0), KVTokens: known(12000), BlockTokens: known(16)}},
+		{"room that the engine has not counted", "vllm:num_requests_running 0\n" +
+			"vllm:cache_config_info{block_size=\"16\",engine=\"0\",kv_cache_size_tokens=\"None\",num_gpu_blocks=\"1000\"} 1\n", nil,
+			Load{Engine: "vllm", Running: known(0), KVTokens: known(16000), BlockTokens: known(16)}},
 		{"too little KV that moved", strings.Replace(vllmMoved, " 2002.0", " 999.0", 1), nil, Load{Engine: "vllm", Running: known(0)}},
 		{"KV that moved by another connector", strings.Replace(vllmMoved, "nixl_bytes", "other_bytes", 3), nil, Load{Engine: "vllm", Running: known(0)}},
 		{"KV that moved, of an older vLLM", strings.ReplaceAll(vllmMoved, "_by_source", "_by"), nil, Load{Engine: "vllm", Running: known(0), TokenBytes: known(4644864. / 9999)}},

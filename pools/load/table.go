@@ -50,7 +50,9 @@ const MetricsPath = "/metrics"
 // and Triton the table of the Gateway API Inference Extension's model-server
 // protocol). num_tokens_* is what that protocol plans for token-level load. What vLLM's connectors moved is
 // in vllm/distributed/kv_transfer/kv_connector/v1 (nixl/stats.py, offloading/metrics.py), the tokens of it in
-// vllm/v1/metrics/stats.py (PromptTokenStats; 0.32).
+// vllm/v1/metrics/stats.py (PromptTokenStats; 0.32). How many tokens its KV cache has room for vLLM counts itself, since
+// groups of layers share the blocks and ranks of decode context parallelism part one (update_kv_cache_capacity in
+// v1/core/kv_cache_utils.py 0.32); older versions have blocks alone.
 func DefaultTables() []Table {
 	name := func(names ...string) (all []Series) {
 		for _, n := range names {
@@ -70,6 +72,7 @@ func DefaultTables() []Table {
 			RunningTokens: name("vllm:num_tokens_running"),
 			WaitingTokens: name("vllm:num_tokens_waiting"),
 			KVUsed:        name("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+			KVTokens:      in("vllm:cache_config_info", "kv_cache_size_tokens"),
 			BlockTokens:   in("vllm:cache_config_info", "block_size"),
 			Blocks:        in("vllm:cache_config_info", "num_gpu_blocks"),
 			MovedBytes:    name("vllm:nixl_bytes_transferred_sum", "vllm:kv_offload_load_bytes_total"),
