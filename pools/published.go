@@ -8,7 +8,7 @@ import (
 
 // Publisher is where an engine says that it publishes over ZMQ: TCP ports of its rank 0 on the host
 // of its URL, to which each rank adds its number (SGLang 0.5.23, kv_events of /server_info,
-// sglang/srt/runtime_context.py, describe_kv_events_publisher). 0 and "" are not published.
+// sglang/srt/runtime_context.py, describe_kv_events_publisher; vLLM 0.32, /kv_event_sources). 0 and "" are not published.
 type Publisher struct {
 	EventsPort int    `json:"events_port,omitempty"`
 	ReplayPort int    `json:"replay_port,omitempty"`

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 
@@ -162,6 +163,41 @@ func (e *Engine) serverInfo(x *exchange) error {
 		shown = string(text)
 	}
 	writeJSON(x.w, http.StatusOK, map[string]any{"vllm_config": shown})
+	return nil
+}
+
+// kvEventSource is what a rank of vLLM says of where it publishes (vllm/config/kv_events.py, 0.32).
+type kvEventSource struct {
+	Enabled   bool    `json:"enable_kv_cache_events"`
+	Publisher string  `json:"publisher"`
+	Endpoint  string  `json:"endpoint"`
+	Replay    *string `json:"replay_endpoint"`
+	Kept      int     `json:"buffer_steps"`
+	Topic     string  `json:"topic"`
+}
+
+// kvEventSources answers as vLLM since 0.32, by rank, with nothing where it publishes none
+// (vllm/entrypoints/serve/instrumentator/basic.py).
+func (e *Engine) kvEventSources(x *exchange) error {
+	if !e.isVLLM(32) {
+		return errNoRoute
+	}
+	sources := make(map[string]kvEventSource)
+	for _, r := range e.ranks {
+		if r.events == nil {
+			continue
+		}
+		said := kvEventSource{Enabled: true, Publisher: "zmq", Endpoint: r.events.eventsAt, Kept: e.cfg.ReplayBatches, Topic: e.cfg.EventsTopic}
+		if binds(e.cfg.EventsEndpoint) {
+			said.Endpoint = fmt.Sprintf("tcp://*:%d", portOf(r.events.eventsAt))
+		}
+		if at := r.events.replayAt; at != "" {
+			at = fmt.Sprintf("tcp://*:%d", portOf(at))
+			said.Replay = &at
+		}
+		sources[strconv.Itoa(r.index)] = said
+	}
+	writeJSON(x.w, http.StatusOK, sources)
 	return nil
 }
 

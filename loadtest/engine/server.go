@@ -63,6 +63,7 @@ func (e *Engine) routes() map[string]route {
 		"GET /version":                     {pathOther, (*Engine).version},
 		"GET /load":                        {pathOther, (*Engine).serverLoad},
 		"GET /server_info":                 {pathOther, (*Engine).serverInfo},
+		"GET /kv_event_sources":            {pathOther, (*Engine).kvEventSources},
 		"POST /v1/load_lora_adapter":       {pathOther, (*Engine).loadAdapter},
 		"POST /v1/unload_lora_adapter":     {pathOther, (*Engine).unloadAdapter},
 		"POST /reset_prefix_cache":         {pathOther, (*Engine).resetPrefixCache},

@@ -157,7 +157,7 @@ type vllmInfo struct {
 	} `json:"vllm_config"`
 }
 
-// vllmIdentity reads version and KV cache, which every vLLM reports, and its connector where
+// vllmIdentity reads version, KV cache and where it publishes, which every vLLM reports, and its connector where
 // the configuration names none.
 func (e engine) vllmIdentity(ctx context.Context, reported pools.Identity) (pools.Identity, error) {
 	version, err := page[versionPage](ctx, e, "/version")
@@ -167,6 +167,8 @@ func (e engine) vllmIdentity(ctx context.Context, reported pools.Identity) (pool
 	} else if !absent(failed) {
 		err = errors.Join(err, failed)
 	}
+	publisher, failed := e.eventSources(ctx)
+	reported.Publisher, err = publisher, errors.Join(err, failed)
 	if e.server.Spec.Connector != "" {
 		return reported, err
 	}

@@ -34,6 +34,49 @@ func TestSGLang_SaysWhereItsEventsAre(t *testing.T) {
 	}
 }
 
+// Of a vLLM since 0.32 nothing is configured but its address either.
+func TestVLLM_SaysWhereItsEventsAre(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 2, decode: 1, engine: func(cfg *engine.Config) { publishing(cfg); cfg.Version = "0.33.0" }})
+	body := `{"model":"test-model","max_tokens":2,"messages":[{"role":"user","content":` + quoted(words(600, "said")) + `}]}`
+	eventually(t, "a prompt is found where it was prefilled", func() bool {
+		if got := c.post("/v1/chat/completions", body); got.status != 200 {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+		return c.metric("tandem_kv_hit_tokens_total") > 500
+	})
+	for _, s := range c.node.fleet.Servers() {
+		if at := s.Published(); at.Events == "" || at.Replay == "" || at.Ranks != 1 {
+			t.Errorf("%s: %+v", s.ID(), at)
+		}
+	}
+}
+
+// Ranks behind one address are told apart by their ports, whether the server is all of them or one.
+func TestVLLM_RanksSayWhereTheirEventsAre(t *testing.T) {
+	t.Parallel()
+	ports := portsInARow(t, 4)
+	e := startTestEngine(t, engine.RoleBoth, func(cfg *engine.Config) {
+		cfg.Version, cfg.DataParallel = "0.33.0", 2
+		cfg.EventsEndpoint, cfg.ReplayEndpoint = fmt.Sprintf("tcp://*:%d", ports), fmt.Sprintf("tcp://*:%d", ports+2)
+	})
+	one := 1
+	c := newCluster(t, shape{config: func(cfg *config) {
+		cfg.servers[2].add(serverEntry{URL: e.URL()})
+		cfg.servers[2].add(serverEntry{URL: e.URL(), Rank: &one})
+	}})
+	for _, s := range c.node.fleet.Servers() {
+		own, ranks := 0, 2
+		if s.Rank != nil {
+			own, ranks = 1, 1
+		}
+		eventually(t, "it is known where it publishes", func() bool { return s.Published().Events != "" })
+		if at, want := s.Published(), fmt.Sprintf("tcp://127.0.0.1:%d", ports+own); at.Ranks != ranks || at.Events != want {
+			t.Errorf("%s: %+v, want %s", s.ID(), at, want)
+		}
+	}
+}
+
 // The load that SGLang pushes is known though it cannot be polled.
 func TestSGLang_PushesItsLoad(t *testing.T) {
 	t.Parallel()
