@@ -199,6 +199,20 @@ func TestChart_GivesFlagsThatThereAre(t *testing.T) {
 	}
 }
 
+// Files that settings name, such as the key of engines, can be mounted beside the chart's own.
+func TestChart_MountsFilesOfSettings(t *testing.T) {
+	const set = "extraArgs={--engine-key-file=/etc/engines/key},extraVolumes[0].name=engines,extraVolumes[0].secret.secretName=engines," +
+		"extraVolumeMounts[0].name=engines,extraVolumeMounts[0].mountPath=/etc/engines"
+	for _, more := range []string{"config.max-wait=30s", "admin.token.enabled=false,redis.deploy=false"} {
+		pod := podTemplate(t, rendered(t, "default", "tandem", "--set", set, "--set", more), "tandem")
+		_, mounts, found := strings.Cut(pod, "\n          volumeMounts:\n")
+		mounts, volumes, also := strings.Cut(mounts, "\n      volumes:\n")
+		if !found || !also || !strings.Contains(mounts, "- mountPath: /etc/engines\n              name: engines") || !strings.Contains(volumes, "- name: engines\n          secret:\n            secretName: engines") {
+			t.Errorf("--set %s: the pods do not have the file:\n%s", more, pod)
+		}
+	}
+}
+
 // Where one replica alone is ready, an old one may leave before a new one is: else a rollout and the
 // eviction of that one would wait for ever.
 func TestChart_LeaderOnlyLetsTheLeaderLeave(t *testing.T) {
