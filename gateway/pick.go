@@ -107,20 +107,17 @@ var (
 // dialectOf is the API of a path, nil where there is none: what the path ends in, with /v1 or without. A route's
 // prefix may stand before that, since Envoy rewrites paths only once the picker has been asked.
 func (s *Server) dialectOf(path string) *api.Dialect {
-	for rest := path; ; {
-		d := dialectAt[rest]
-		if d == nil {
-			d = dialectAt["/v1"+rest]
-		}
-		if d != nil {
-			return s.unlessClosed(d)
-		}
-		_, next, more := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
-		if !more {
-			return nil
-		}
-		rest = "/" + next
+	if d := dialectAt[path]; d != nil {
+		return s.unlessClosed(d)
 	}
+	var found *api.Dialect
+	longest := 0
+	for known, d := range dialectAt {
+		if end := strings.TrimPrefix(known, "/v1"); len(end) > longest && strings.HasSuffix(path, end) {
+			found, longest = d, len(end)
+		}
+	}
+	return s.unlessClosed(found)
 }
 
 // Cancel says that the client has left. Any goroutine may call it.

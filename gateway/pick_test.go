@@ -502,6 +502,11 @@ func TestPickExchange_AnAPIByItsPath(t *testing.T) {
 			t.Errorf("%s is taken for %s, %v", path, e.x.dialect.Name, err)
 		}
 	}
+	// A client chooses the path: of one of slashes alone each part was looked up with all behind it.
+	slashes := strings.Repeat("/", 60<<10)
+	if n := testing.AllocsPerRun(1, func() { g.server.dialectOf(slashes) }); n > 10 {
+		t.Errorf("a path of 60 KB makes %v allocations", n)
+	}
 	for path, anthropic := range map[string]bool{"/v1/messages/batches": true, "/v1/nothing": false, "": false, "/v1/chat/completions/": false, "/xcompletions": false, "/a/b/c": false} {
 		e, err := g.beginPick("POST", path, AnswerEdited)
 		if err == nil {
