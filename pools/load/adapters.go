@@ -12,8 +12,8 @@ import (
 // Adapters is which LoRA adapters an engine has in its batch and which wait for a
 // place in one. Known is false until the engine has served an adapter.
 type Adapters struct {
-	Max     int // adapters that fit into one batch; 0 is unknown
-	Running []string
+	Max     int      // adapters that fit into one batch; 0 is unknown
+	Running []string // sorted, as those that wait
 	Waiting []string
 	Known   bool
 	Asked   time.Time // when the engine was asked: its answer is no older
@@ -25,7 +25,7 @@ type Adapters struct {
 func (a Adapters) WithoutPlace() int {
 	only := 0
 	for _, name := range a.Waiting {
-		if !slices.Contains(a.Running, name) {
+		if _, runs := slices.BinarySearch(a.Running, name); !runs {
 			only++
 		}
 	}
@@ -65,10 +65,16 @@ func parseAdapters(families map[string]*dto.MetricFamily, series []Series) Adapt
 	}
 }
 
-// names splits a list by commas; each name once, sorted.
+// maxNames bounds what is known of a list: each request for an adapter looks at it.
+const maxNames = 4096
+
+// names splits a list by commas; each name once, sorted. Those beyond the first maxNames are left out.
 func names(list string) []string {
 	var all []string
 	for name := range strings.SplitSeq(list, ",") {
+		if len(all) == maxNames {
+			break
+		}
 		if name = strings.TrimSpace(name); name != "" {
 			all = append(all, name)
 		}

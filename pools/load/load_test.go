@@ -458,3 +458,23 @@ func TestSeries_AValueInALabel(t *testing.T) {
 		}
 	}
 }
+
+// However many adapters an engine lists, what requests look at is bounded.
+func TestParseAdapters_AreBounded(t *testing.T) {
+	list := func(from int) string {
+		names := make([]string, 5*maxNames)
+		for i := range names {
+			names[i] = fmt.Sprint("adapter-", from+i)
+		}
+		return strings.Join(names, ",")
+	}
+	text := fmt.Sprintf("vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=%q,waiting_lora_adapters=%q} 1\n", list(0), list(5*maxNames))
+	families, err := parseExposition([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := parseAdapters(families, DefaultTables()[0].Series[AdapterNames])
+	if len(a.Running) != maxNames || len(a.Waiting) != maxNames || a.WithoutPlace() != maxNames {
+		t.Errorf("%d run, %d wait, for %d no place is left", len(a.Running), len(a.Waiting), a.WithoutPlace())
+	}
+}
