@@ -29,6 +29,7 @@ type publisher struct {
 	replay   string
 	oldShape bool        // answers without a topic
 	silent   atomic.Bool // requests are not answered
+	endless  atomic.Bool // answers to them have no end
 	requests atomic.Int64
 	closing  atomic.Bool
 	owner    sync.WaitGroup
@@ -116,6 +117,10 @@ func (p *publisher) answer() {
 		p.mu.Unlock()
 		for n := first; n < next; n++ {
 			p.reply(request[0], number(n), payload(n))
+		}
+		for n := next; p.endless.Load() && !p.closing.Load(); n++ {
+			p.reply(request[0], number(n), payload(n))
+			_, _ = p.router.RecvMessageBytes(0) // the time until nothing has come
 		}
 		p.reply(request[0], number(^uint64(0)), nil)
 	}
@@ -288,4 +293,27 @@ func TestSubscriber_Strangers(t *testing.T) {
 	if c := source.State().Counts; c.Resets[kvstate.ResetDisconnect] != 0 || !sub.Connected() {
 		t.Errorf("%d resets, connected: %v", c.Resets[kvstate.ResetDisconnect], sub.Connected())
 	}
+}
+
+// TestSubscriber_AReplayWithoutEndEnds: answers that come for ever keep neither the live events of their source
+// waiting nor the replays of others.
+func TestSubscriber_AReplayWithoutEndEnds(t *testing.T) {
+	cfg := quick()
+	cfg.Replays, cfg.ReplayTime, cfg.ReplayPause = 1, 200*time.Millisecond, time.Hour
+	ix, hub, endless, p := newIndex(t), newHub(t, cfg), newPublisher(t, false), newPublisher(t, false)
+	endless.endless.Store(true)
+	other, _ := subscribe(t, hub, ix, "endless", Feed{Events: endless.events, Replay: endless.replay})
+	until(t, func() string {
+		if endless.requests.Load() > 0 {
+			return ""
+		}
+		return "no request"
+	})
+	source, _ := subscribe(t, hub, ix, "s", Feed{Events: p.events, Replay: p.replay})
+	p.subscribed(source)
+	for n := range 5 {
+		p.publish(n == 1)
+	}
+	claims(t, ix, 5)
+	endless.subscribed(other)
 }

@@ -11,8 +11,10 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate"
 )
 
-// errIdle says that no answer came in time.
-var errIdle = errors.New("no answer")
+var (
+	errIdle    = errors.New("no answer")              // in time
+	errEndless = errors.New("the answers do not end") // in all of the time
+)
 
 // replay carries out what the source requests, and what it requests then. Where
 // answers fail to come it gives up for a while, and the source goes on without.
@@ -34,7 +36,7 @@ func (s *Subscriber) replay(request kvstate.ReplayRequest) {
 	deadline := time.Now().Add(s.hub.cfg.ReplayTime)
 	for failed := 0; request.Needed() && !s.isClosing(); {
 		s.source.BeginReplay(request)
-		batches, err := s.request(request.From)
+		batches, err := s.request(request.From, deadline)
 		if s.isClosing() {
 			return // the source keeps what it knows
 		}
@@ -52,9 +54,9 @@ func (s *Subscriber) replay(request kvstate.ReplayRequest) {
 	}
 }
 
-// request asks for the batches from a number on and hands them to the source. It
+// request asks for the batches from a number on and hands them to the source, until the deadline. It
 // returns how many came.
-func (s *Subscriber) request(from uint64) (batches int, err error) {
+func (s *Subscriber) request(from uint64, deadline time.Time) (batches int, err error) {
 	dealer, err := s.hub.context.NewSocket(zmq.DEALER)
 	if err != nil {
 		return 0, err
@@ -74,6 +76,9 @@ func (s *Subscriber) request(from uint64) (batches int, err error) {
 	}
 	ready := s.hub.ready(s.closing, dealer)
 	for {
+		if time.Now().After(deadline) {
+			return batches, errEndless
+		}
 		err := s.waits.until(time.Now().Add(s.hub.cfg.ReplayIdle), ready)
 		if err != nil || s.isClosing() {
 			return batches, err
