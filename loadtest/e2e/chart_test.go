@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/tandem-gateway/tandem/loadtest/e2e/cluster"
 	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
@@ -209,6 +211,60 @@ func TestChart_MountsFilesOfSettings(t *testing.T) {
 		mounts, volumes, also := strings.Cut(mounts, "\n      volumes:\n")
 		if !found || !also || !strings.Contains(mounts, "- mountPath: /etc/engines\n              name: engines") || !strings.Contains(volumes, "- name: engines\n          secret:\n            secretName: engines") {
 			t.Errorf("--set %s: the pods do not have the file:\n%s", more, pod)
+		}
+	}
+}
+
+// A port for clients that the world reaches does not open the picker's, which asks for no key.
+func TestChart_OpensNoPickerToTheWorld(t *testing.T) {
+	for _, c := range []struct {
+		set           string
+		clients, pick []string // ports by their names, of the Services tandem and tandem-picker
+	}{
+		{"service.type=ClusterIP", []string{"http", "picker"}, nil},
+		{"service.type=LoadBalancer", []string{"http"}, []string{"picker"}},
+		{"service.type=NodePort,picker.http=false", nil, []string{"picker"}},
+	} {
+		text := rendered(t, "picker-istio", "tandem", "--set", "picker.http=true", "--set", c.set)
+		ports := map[string][]string{}
+		for manifest := range strings.SplitSeq(text, "\n---\n") {
+			var service struct {
+				Kind     string
+				Metadata struct{ Name string }
+				Spec     struct {
+					Type  string
+					Host  string
+					Ports []struct{ Name string }
+					Ref   struct{ Name string } `yaml:"endpointPickerRef"`
+				}
+			}
+			if err := yaml.Unmarshal([]byte(manifest), &service); err != nil {
+				t.Fatal(err)
+			}
+			picker := "tandem"
+			if c.pick != nil {
+				picker = "tandem-picker"
+			}
+			switch service.Kind {
+			case "Service":
+				for _, port := range service.Spec.Ports {
+					ports[service.Metadata.Name] = append(ports[service.Metadata.Name], port.Name)
+				}
+				if service.Metadata.Name == "tandem-picker" && service.Spec.Type != "" {
+					t.Errorf("%s: the picker's Service is a %s", c.set, service.Spec.Type)
+				}
+			case "InferencePool":
+				if service.Spec.Ref.Name != picker {
+					t.Errorf("%s: the pool names %s", c.set, service.Spec.Ref.Name)
+				}
+			case "DestinationRule":
+				if service.Spec.Host != picker+".tandem.svc.cluster.local" {
+					t.Errorf("%s: the rule is for %s", c.set, service.Spec.Host)
+				}
+			}
+		}
+		if !slices.Equal(ports["tandem"], c.clients) || !slices.Equal(ports["tandem-picker"], c.pick) {
+			t.Errorf("%s: ports %v", c.set, ports)
 		}
 	}
 }

@@ -28,6 +28,11 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{ .Values.admin.token.existingSecret | default (printf "%s-admin" (include "tandem.name" .)) }}
 {{- end }}
 
+{{/* The Service of the picker's port: that of clients, unless clients reach it from outside of the cluster. */}}
+{{- define "tandem.pickerService" -}}
+{{ include "tandem.name" . }}{{ if ne .Values.service.type "ClusterIP" }}-picker{{ end }}
+{{- end }}
+
 {{- define "tandem.usesRedis" -}}
 {{- if or .Values.redis.deploy .Values.redis.addresses }}yes{{ end }}
 {{- end }}
