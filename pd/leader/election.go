@@ -23,7 +23,7 @@ const (
 // lives.
 type Election struct {
 	lease   *election.RecordLease
-	replica string
+	token   string // in the own record: its name alone may be that of the process before this one
 	log     *slog.Logger
 	failing bool // Redis did not answer last, and that was logged; Run's goroutine alone uses it
 
@@ -37,7 +37,7 @@ type Election struct {
 func NewElection(client redis.UniversalClient, prefix, replica, address string, log *slog.Logger) *Election {
 	own := election.Record{Replica: replica, Address: address, Token: rand.Text()}
 	return &Election{
-		lease: election.NewRecordLease(client, prefix+"decider", own, recordLife), replica: replica,
+		lease: election.NewRecordLease(client, prefix+"decider", own, recordLife), token: own.Token,
 		log: log, changed: make(chan struct{}),
 	}
 }
@@ -91,7 +91,7 @@ func (e *Election) set(r election.Record) {
 	e.current = r
 	close(e.changed)
 	e.changed = make(chan struct{})
-	e.log.Info("leader elected", "replica", r.Replica, "address", r.Address, "epoch", r.Epoch, "own", r.Replica == e.replica)
+	e.log.Info("leader elected", "replica", r.Replica, "address", r.Address, "epoch", r.Epoch, "own", r.Token == e.token)
 }
 
 // Current returns the leader, a zero record while none is known, whether that is
@@ -99,5 +99,5 @@ func (e *Election) set(r election.Record) {
 func (e *Election) Current() (leader election.Record, own bool, changed <-chan struct{}) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.current, e.current.Replica == e.replica, e.changed
+	return e.current, e.current.Token == e.token, e.changed
 }

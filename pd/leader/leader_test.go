@@ -753,8 +753,8 @@ func TestFollower_LogsALeaderThatComesBackOnce(t *testing.T) {
 	}
 	var text testlog.Buffer
 	log, m := slog.New(slog.NewTextHandler(&text, nil)), NewMetrics(prometheus.NewRegistry())
-	record := election.Record{Replica: "first", Address: listener.Addr().String(), Token: "t", Epoch: 7}
 	leads, follows := NewElection(nil, "test:", "first", "", log), NewElection(nil, "test:", "second", "", log)
+	record := election.Record{Replica: "first", Address: listener.Addr().String(), Token: leads.token, Epoch: 7}
 	leads.set(record)
 	follows.set(record)
 	text.Take()
@@ -797,4 +797,13 @@ func TestFollower_LogsALeaderThatComesBackOnce(t *testing.T) {
 	if got := text.Take(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "following the leader") {
 		t.Errorf("of a leader that was gone for longer:\n%s", got)
 	}
+}
+
+// The leader is killed and started anew under its name before its record expires: its new process listens elsewhere.
+func TestFollower_FollowsALeaderThatWasStartedAnewUnderItsName(t *testing.T) {
+	r := redisserver.Start(t)
+	killed := NewElection(r.Client(), "test:", "first", "127.0.0.1:1", slog.New(slog.DiscardHandler))
+	killed.ask(t.Context())
+	first, second := startReplica(t, r, "first", patience), startReplica(t, r, "second", patience)
+	eventually(t, "one of them follows the other", func() bool { return first.follower.Follows() || second.follower.Follows() })
 }

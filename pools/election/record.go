@@ -35,7 +35,9 @@ func NewRecordLease(client redis.UniversalClient, key string, own Record, life t
 //	KEYS[1]  the lease
 //	ARGV     replica, address, token, life in ms
 //
-// The epoch is Redis's clock in microseconds: it grows even when Redis was emptied.
+// The epoch is Redis's clock in microseconds: it grows even when Redis was emptied. A record of
+// the same replica with another token is of the process before this one, and expires: where it
+// says that the replica listens nobody does any more.
 var holdRecord = redis.NewScript(`
 local held = redis.call('HGET', KEYS[1], 'replica')
 if not held then
@@ -44,7 +46,9 @@ if not held then
 		'epoch', now[1] .. string.format('%06d', now[2]))
 	held = ARGV[1]
 end
-if held == ARGV[1] then redis.call('PEXPIRE', KEYS[1], ARGV[4]) end
+if held == ARGV[1] and redis.call('HGET', KEYS[1], 'token') == ARGV[3] then
+	redis.call('PEXPIRE', KEYS[1], ARGV[4])
+end
 return redis.call('HMGET', KEYS[1], 'replica', 'address', 'token', 'epoch')`)
 
 // Hold takes the lease if it is free, or renews it if it is the candidate's, and returns
@@ -65,10 +69,11 @@ func (o *RecordLease) Hold(ctx context.Context) (Record, error) {
 }
 
 var releaseRecord = redis.NewScript(`
-if redis.call('HGET', KEYS[1], 'replica') == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+local held = redis.call('HMGET', KEYS[1], 'replica', 'token')
+if held[1] == ARGV[1] and held[2] == ARGV[2] then return redis.call('DEL', KEYS[1]) end
 return 0`)
 
 // Release frees the lease at once, if it is the candidate's.
 func (o *RecordLease) Release(ctx context.Context) error {
-	return releaseRecord.Run(ctx, o.client, []string{o.key}, o.own.Replica).Err()
+	return releaseRecord.Run(ctx, o.client, []string{o.key}, o.own.Replica, o.own.Token).Err()
 }

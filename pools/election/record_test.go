@@ -67,3 +67,29 @@ func TestOffice_ARecordThatCannotBeReadIsAnError(t *testing.T) {
 		t.Errorf("%+v", record)
 	}
 }
+
+// A replica that was killed and started anew under its name listens elsewhere. What it finds is the record of the
+// process before: it neither renews nor removes it, and holds the lease when that has expired.
+func TestOffice_OneStartedAnewUnderItsNameHasARecordOfItsOwn(t *testing.T) {
+	r := redisserver.Start(t)
+	before := NewRecordLease(r.Client(), key, Record{Replica: "a", Address: "10.0.0.1:1", Token: "s1"}, life)
+	anew := NewRecordLease(r.Client(), key, Record{Replica: "a", Address: "10.0.0.1:2", Token: "s2"}, life)
+	first, err := before.Hold(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Client().PExpire(t.Context(), key, life/2)
+	if now, err := anew.Hold(t.Context()); err != nil || now != first {
+		t.Fatalf("%+v, %v, want %+v", now, err, first)
+	}
+	if err := anew.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if ttl := left(t, r); ttl > life/2 || ttl <= 0 {
+		t.Errorf("the record of the process before lives for %v", ttl)
+	}
+	r.Client().Del(t.Context(), key)
+	if now, err := anew.Hold(t.Context()); err != nil || now.Address != "10.0.0.1:2" || now.Token != "s2" || now.Epoch <= first.Epoch {
+		t.Errorf("%+v, %v after %+v expired", now, err, first)
+	}
+}
