@@ -31,7 +31,7 @@ type deciderConfig struct {
 func (c *deciderConfig) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.listen, "decider-listen", c.listen,
 		"`address` at which other replicas reach this one when it decides for all; empty: any port, at the address that Redis is "+
-			"reached from")
+			"reached from, or other networks where its name is not found")
 	fs.DurationVar(&c.patience, "decider-patience", c.patience,
 		"silence of the replica that decides, after which this one binds its requests itself")
 	c.tls.Bind(fs, "decider", "other replicas, whose port is checked by it too")
@@ -130,15 +130,31 @@ func (c *config) openDecider() (net.Listener, string, error) {
 	return listener, net.JoinHostPort(host, port), nil
 }
 
-// ownAddress is the address that this machine reaches Redis from. Nothing is sent.
+// ownAddress is the address that this machine reaches Redis from, by the first name that is found. While none is, as
+// those of pods and containers that do not run are not, it is the one that it reaches other networks from.
 func (c *RedisConfig) ownAddress() (string, error) {
 	addrs, _, err := c.endpoints()
 	if err != nil {
 		return "", err
 	}
-	conn, err := net.Dial("udp", addrs[0])
+	// Of other networks (for documentation: RFC 5737, 3849), and of this machine.
+	addrs = append(addrs, "192.0.2.1:9", "[2001:db8::1]:9", "127.0.0.1:9")
+	var faults []error
+	for _, addr := range addrs {
+		host, err := addressTowards(addr)
+		if err == nil {
+			return host, nil
+		}
+		faults = append(faults, err)
+	}
+	return "", fmt.Errorf("find the own address: %w", errors.Join(faults...))
+}
+
+// addressTowards is the address that this machine reaches another one from. Nothing is sent.
+func addressTowards(addr string) (string, error) {
+	conn, err := net.Dial("udp", addr)
 	if err != nil {
-		return "", fmt.Errorf("find the own address: %w", err)
+		return "", err
 	}
 	defer func() { _ = conn.Close() }()
 	host, _, err := net.SplitHostPort(conn.LocalAddr().String())

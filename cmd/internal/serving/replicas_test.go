@@ -204,6 +204,20 @@ func TestReplicas_ARedisThatIsAwayAtStartIsNoError(t *testing.T) {
 	}
 }
 
+// The names of Redis are not found while its pods or containers do not run: a gateway that starts then serves, and
+// where one of several is found it can be followed at the address that Redis is reached from.
+func TestReplicas_ARedisWhoseNameIsNotFoundAtStartIsNoError(t *testing.T) {
+	t.Parallel()
+	const unknown = "redis..invalid:6379" // no name at all, so that no DNS server is asked
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.redis.addrs, cfg.pd.binding = []string{unknown}, pd.Late }})
+	if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	if own, err := (&RedisConfig{addrs: []string{unknown, "127.0.0.1:6379"}}).ownAddress(); own != "127.0.0.1" || err != nil {
+		t.Errorf("the second address is reached from %q, %v", own, err)
+	}
+}
+
 // What one replica sent to a server the other knows that it holds, where prompts are known by their text
 // alone: the second turns of conversations, which come to the other replica, find the first.
 func TestReplicas_PromptsKnownByTextGoWhereTheOtherSentThem(t *testing.T) {
