@@ -32,13 +32,14 @@ type Sync struct {
 	drained   map[string]bool      // servers that operators drain, as far as is known
 	unwritten map[string]bool      // what an operator said here, drain or not, and Redis does not have yet
 	written   map[string]time.Time // when Redis had it
+	newest    map[string]record    // what it had of each server when it was last looked at
 }
 
 // New returns a Sync that keeps what is shared in a hash with the prefix. The caller runs it.
 func New(fleet *pools.Fleet, client redis.UniversalClient, prefix string, log *slog.Logger) *Sync {
 	return &Sync{
 		fleet: fleet, client: client, key: prefix + "drains", log: log, said: make(chan struct{}, 1),
-		drained: make(map[string]bool), unwritten: make(map[string]bool), written: make(map[string]time.Time),
+		drained: make(map[string]bool), unwritten: make(map[string]bool), written: make(map[string]time.Time), newest: make(map[string]record),
 	}
 }
 
@@ -123,7 +124,9 @@ func (s *Sync) round(ctx context.Context) error {
 	}
 	now := time.Now()
 	s.mu.Lock()
-	here := view{shared: parse(texts), drained: maps.Clone(s.drained), unwritten: maps.Clone(s.unwritten), present: make(map[string]bool)}
+	here := view{
+		shared: parse(texts), drained: maps.Clone(s.drained), unwritten: maps.Clone(s.unwritten), newest: maps.Clone(s.newest), present: make(map[string]bool),
+	}
 	s.mu.Unlock()
 	for _, server := range s.fleet.Servers() {
 		here.present[server.ID()] = true
@@ -131,6 +134,11 @@ func (s *Sync) round(ctx context.Context) error {
 	for _, c := range here.changes(now) {
 		if err := write.Run(ctx, s.client, []string{s.key}, c.server, texts[c.server], c.text(), c.force).Err(); err != nil {
 			return fmt.Errorf("write drains: %w", err)
+		}
+		if c.record != nil {
+			here.shared[c.server] = *c.record
+		} else {
+			delete(here.shared, c.server)
 		}
 	}
 	s.take(here)
@@ -148,6 +156,7 @@ func (s *Sync) take(seen view) {
 		}
 	}
 	maps.DeleteFunc(s.written, func(_ string, since time.Time) bool { return time.Since(since) >= untilSeen })
+	s.newest = maps.Clone(seen.shared)
 	for id, r := range seen.shared {
 		if _, said := s.unwritten[id]; said {
 			continue

@@ -191,6 +191,49 @@ func TestSync_OutlivesRedis(t *testing.T) {
 	wantDraining(t, "what is not valid", "a", first, second, later)
 }
 
+// A Redis that comes back with old data, or fails over to a replica that lacks the newest, neither ends a drain nor
+// begins one: gateways know what it had last, and write it again.
+func TestSync_OldDataOfRedisChangesNothing(t *testing.T) {
+	r := redisserver.Start(t)
+	first, second := newGateway(t, r, "a", "b"), newGateway(t, r, "a", "b")
+	first.SetDrain("a:1", true)
+	first.SetDrain("b:1", true)
+	shares(t, first, second)
+	first.SetDrain("b:1", false)
+	shares(t, first, second)
+	old := r.Ask("DUMP", "test:drains")
+	second.SetDrain("a:1", false)
+	second.SetDrain("b:1", true)
+	shares(t, second, first)
+	wantDraining(t, "as said last", "b", first, second)
+
+	r.Do("RESTORE", "test:drains", 0, old, "REPLACE")
+	shares(t, first, second)
+	wantDraining(t, "when Redis has what it had before", "b", first, second)
+	later := newGateway(t, r, "a", "b")
+	shares(t, later)
+	wantDraining(t, "at one that starts then", "b", later)
+
+	first.SetDrain("b:1", false)
+	shares(t, first, second, later)
+	wantDraining(t, "said after that", "", first, second, later)
+}
+
+// What is said last holds, also where the clock of the gateway that it is said to is behind.
+func TestChanges_WhatIsSaidIsLaterThanWhatWasSaid(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	ahead := record{true, now.Add(time.Hour)}
+	for name, v := range map[string]view{
+		"by Redis":       {shared: map[string]record{"a:1": ahead}, unwritten: map[string]bool{"a:1": false}},
+		"before it lost": {newest: map[string]record{"a:1": ahead}, unwritten: map[string]bool{"a:1": false}},
+	} {
+		all := v.changes(now)
+		if len(all) != 1 || all[0].text() != "0 1003601" {
+			t.Errorf("said %s: %+v", name, all)
+		}
+	}
+}
+
 // What an operator says while a round is under way is neither lost nor overwritten by it.
 func TestSync_WhatIsSaidDuringARoundHolds(t *testing.T) {
 	r := redisserver.Start(t)
