@@ -3,6 +3,7 @@ package peers
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -34,8 +35,11 @@ type Directory struct {
 	self   Peer
 	client redis.UniversalClient
 	key    string
+	start  string // of this process, random
 	log    *slog.Logger
-	beats  uint64 // of Run alone
+
+	beats   uint64 // of Run alone, as is doubled
+	doubled int    // rounds in a row that found the own entry written by another process
 
 	mu   sync.Mutex // guards the rest
 	seen map[string]sighting
@@ -52,13 +56,14 @@ type sighting struct {
 // entry is what a gateway writes of itself. Its text changes with each beat.
 type entry struct {
 	Peer
-	Beat uint64 `json:"beat"`
+	Beat  uint64 `json:"beat"`
+	Start string `json:"start,omitempty"`
 }
 
 // NewDirectory returns the directory of a gateway, which is kept in a hash with the prefix. The
 // caller runs it.
 func NewDirectory(client redis.UniversalClient, prefix string, self Peer, log *slog.Logger) *Directory {
-	return &Directory{self: self, client: client, key: prefix + "gateways", log: log, seen: make(map[string]sighting)}
+	return &Directory{self: self, client: client, key: prefix + "gateways", start: rand.Text(), log: log, seen: make(map[string]sighting)}
 }
 
 // Run shows that this gateway is there, and learns of the others, until the context ends.
@@ -87,30 +92,45 @@ func (d *Directory) Run(ctx context.Context) {
 	}
 }
 
-// round writes the own entry, and reads those of the others.
+// round reads the entries, and writes the own one.
 func (d *Directory) round(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	d.beats++
-	own, err := json.Marshal(entry{d.self, d.beats})
+	own, err := json.Marshal(entry{d.self, d.beats, d.start})
 	if err != nil {
 		return fmt.Errorf("encode the own entry: %w", err)
 	}
 	var all *redis.MapStringStringCmd
 	if _, err = d.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		all = p.HGetAll(ctx, d.key)
 		p.HSet(ctx, d.key, d.self.ID, own)
 		p.Expire(ctx, d.key, expiry)
-		all = p.HGetAll(ctx, d.key)
 		return nil
 	}); err != nil {
 		return fmt.Errorf("share the admin port's address: %w", err)
 	}
+	d.warnOfDouble(all.Val()[d.self.ID])
 	if silent := d.see(all.Val(), time.Now()); len(silent) > 0 {
 		if err := d.client.HDel(ctx, d.key, silent...).Err(); err != nil {
 			return fmt.Errorf("strike out gateways that are silent: %w", err)
 		}
 	}
 	return nil
+}
+
+// warnOfDouble warns, once, where the own entry is written by another process too. One that it finds a single time
+// is that of the process before this one, or of old data that Redis came back with.
+func (d *Directory) warnOfDouble(text string) {
+	var e entry
+	if json.Unmarshal([]byte(text), &e) != nil || e.Start == d.start {
+		d.doubled = 0
+		return
+	}
+	if d.doubled++; d.doubled == 2 {
+		d.log.Warn("another gateway has the name of this one, and neither counts what the other does: give each its own (replica)",
+			"replica", d.self.ID, "admin", e.Admin)
+	}
 }
 
 // see keeps what others wrote, and returns those whose entries have not changed for too long.

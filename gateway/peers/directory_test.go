@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 )
 
 // directoryOf is the directory of one gateway. Rounds are taken by the test.
@@ -75,5 +76,29 @@ func TestDirectory_ADeadOneIsKnownForAWhile(t *testing.T) {
 		if got := names(d.Others()); got != want || strings.Join(silent, " ") != struckOut {
 			t.Errorf("after %d s %q are known, and %q struck out", second, got, silent)
 		}
+	}
+}
+
+// Two gateways of one name are warned of, once: neither would count what the other has in flight and what tenants use
+// there. A gateway that is started anew is not: it finds its own entry of before.
+func TestDirectory_TwoGatewaysOfOneNameAreWarnedOf(t *testing.T) {
+	r := redisserver.Start(t)
+	var log testlog.Buffer
+	logs := func(d *Directory) *Directory {
+		d.log = slog.New(slog.NewTextHandler(&log, nil))
+		return d
+	}
+	first := logs(directoryOf(t, r, "a"))
+	meet(t, first)
+	anew := logs(directoryOf(t, r, "a"))
+	meet(t, anew, anew)
+	if said := log.Take(); said != "" {
+		t.Errorf("of one that was started anew the log says %q", said)
+	}
+	other := logs(directoryOf(t, r, "a"))
+	meet(t, anew, other)
+	meet(t, anew, other)
+	if said := log.Take(); strings.Count(said, "level=WARN") != 2 || strings.Count(said, "has the name of this one") != 2 {
+		t.Errorf("of two gateways of one name the log says %q", said)
 	}
 }
