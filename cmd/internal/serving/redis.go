@@ -180,7 +180,31 @@ func (c *RedisConfig) Client() (redis.UniversalClient, error) {
 		cluster.ClusterStateReloadInterval = redisTopology
 		return redis.NewClusterClient(cluster), nil
 	}
-	return redis.NewUniversalClient(o), nil
+	client := redis.NewUniversalClient(o)
+	if c.master != "" {
+		client.AddHook(unknownMaster{c.master})
+	}
+	return client, nil
+}
+
+// unknownMaster makes an error of its own of what Sentinels answer that do not know the master: redis.Nil, which
+// everywhere else says that Redis answered and has no such key.
+type unknownMaster struct{ name string }
+
+func (m unknownMaster) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := next(ctx, network, addr)
+		if errors.Is(err, redis.Nil) {
+			return nil, fmt.Errorf("no Sentinel that answers knows a master %q (redis-master)", m.name)
+		}
+		return conn, err
+	}
+}
+
+func (unknownMaster) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (unknownMaster) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 // tlsConfig reads the files of TLS. The certificate that is shown is read anew for each

@@ -2,6 +2,7 @@ package serving
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -202,6 +203,26 @@ func TestRedis_ReplicasShareAllThroughSentinels(t *testing.T) {
 	t.Parallel()
 	trio := redisserver.StartTrio(t)
 	sharesAll(t, func(c *RedisConfig) { c.addrs, c.master = trio.Addrs(), redisserver.MasterName })
+}
+
+// Sentinels that do not know the master, as with a name that is mistyped or where they lost their configuration, are a
+// Redis that does not answer, and none without keys: that would be leases that nobody holds.
+func TestRedis_SentinelsThatDoNotKnowTheMasterAreNoEmptyRedis(t *testing.T) {
+	t.Parallel()
+	trio := redisserver.StartTrio(t)
+	cfg := RedisConfig{addrs: trio.Addrs(), master: "mistyped", Prefix: "tandem:"}
+	err := askRedis(t.Context(), &cfg)
+	if err == nil || errors.Is(err, redis.Nil) || !strings.Contains(err.Error(), `knows a master "mistyped"`) || strings.Contains(err.Error(), "docs/redis.md") {
+		t.Errorf("check says %v", err)
+	}
+	client, err := cfg.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	if err := client.Get(t.Context(), "tandem:lease").Err(); err == nil || errors.Is(err, redis.Nil) {
+		t.Errorf("a key is read as if it were not there: %v", err)
+	}
 }
 
 func TestRedis_ReplicasShareAllByTLSWithCertificates(t *testing.T) {
