@@ -62,7 +62,7 @@ func TestCheck_NamesWhatRedisRefuses(t *testing.T) {
 	up := startTestEngine(t, engine.RoleBoth, nil)
 	r := redisserver.Start(t)
 	password := passwordFile(t, "secret")
-	r.Do(documentedUser(t, "secret")...)
+	r.Do(documentedUser(t, "tandem", "secret")...)
 	r.Do("ACL", "SETUSER", "mute", "on", ">secret", "~*", "&*", "+@all", "-publish")
 	r.Do("ACL", "SETUSER", "deaf", "on", ">secret", "~*", "resetchannels", "+@all")
 	r.Do("ACL", "SETUSER", "unscripted", "on", ">secret", "~*", "&*", "+@all", "-eval", "-evalsha")

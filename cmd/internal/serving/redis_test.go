@@ -202,7 +202,24 @@ func (f *sharedFleet) registers(t *testing.T, replicas ...*cluster) {
 func TestRedis_ReplicasShareAllThroughSentinels(t *testing.T) {
 	t.Parallel()
 	trio := redisserver.StartTrio(t)
-	sharesAll(t, func(c *RedisConfig) { c.addrs, c.master = trio.Addrs(), redisserver.MasterName })
+	var sentinels []*redis.Client
+	for _, addr := range trio.Addrs() {
+		sentinel := redis.NewClient(&redis.Options{Addr: addr})
+		defer func() { _ = sentinel.Close() }()
+		if err := sentinel.Do(t.Context(), documentedUser(t, "watcher", "watching")...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		sentinels = append(sentinels, sentinel)
+	}
+	sharesAll(t, func(c *RedisConfig) {
+		c.addrs, c.master = trio.Addrs(), redisserver.MasterName
+		c.sentinelUser, c.sentinelPasswordFile = "watcher", passwordFile(t, "watching")
+	})
+	for _, sentinel := range sentinels {
+		if refused, err := sentinel.ACLLog(t.Context(), 20).Result(); err != nil || len(refused) > 0 {
+			t.Errorf("refused by a Sentinel: %+v, %v", refused, err)
+		}
+	}
 }
 
 // Sentinels that do not know the master, as with a name that is mistyped or where they lost their configuration, are a
@@ -251,16 +268,16 @@ func TestRedis_AServerOfAnUnknownAuthorityIsNotTrusted(t *testing.T) {
 	})
 }
 
-// documentedUser is the ACL user that docs/redis.md gives, with a password.
-func documentedUser(t *testing.T, password string) []any {
+// documentedUser is an ACL user that docs/redis.md gives, with a password.
+func documentedUser(t *testing.T, name, password string) []any {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/redis.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	line := regexp.MustCompile(`(?m)^user (tandem on .*)$`).FindStringSubmatch(string(page))
+	line := regexp.MustCompile(`(?m)^user (` + name + ` on .*)$`).FindStringSubmatch(string(page))
 	if line == nil {
-		t.Fatal("docs/redis.md gives no ACL user")
+		t.Fatalf("docs/redis.md gives no ACL user %s", name)
 	}
 	var rules []any
 	for _, rule := range strings.Fields(strings.Replace(line[1], "PASSWORD", password, 1)) {
@@ -283,7 +300,7 @@ func passwordFile(t *testing.T, password string) string {
 func TestRedis_ReplicasShareAllAsTheDocumentedUser(t *testing.T) {
 	t.Parallel()
 	server := redisserver.Start(t)
-	server.Do(documentedUser(t, "secret")...)
+	server.Do(documentedUser(t, "tandem", "secret")...)
 	server.Do("SET", "others", "1")
 	sharesAll(t, func(c *RedisConfig) {
 		c.addrs, c.user, c.passwordFile = []string{server.Addr()}, "tandem", passwordFile(t, "secret")
@@ -305,10 +322,43 @@ func TestRedis_ReplicasShareAllThroughAClusterAsTheDocumentedUser(t *testing.T) 
 	t.Parallel()
 	cluster := redisserver.StartCluster(t)
 	for _, s := range cluster.Servers {
-		s.Do(documentedUser(t, "secret")...)
+		s.Do(documentedUser(t, "tandem", "secret")...)
 	}
 	sharesAll(t, func(c *RedisConfig) {
 		c.addrs, c.user, c.passwordFile = cluster.Addrs(), "tandem", passwordFile(t, "secret")
+	})
+	for _, s := range cluster.Servers {
+		mayOnlyTandem(t, s.Client())
+	}
+}
+
+// While a slot moves to another master, what has moved already is asked of that one by ASKING: the documented user may.
+func TestRedis_TheDocumentedUserFollowsASlotThatMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redisserver.StartCluster(t)
+	for _, s := range cluster.Servers {
+		s.Do(documentedUser(t, "tandem", "secret")...)
+	}
+	cfg := RedisConfig{addrs: cluster.Addrs(), user: "tandem", passwordFile: passwordFile(t, "secret")}
+	client, err := cfg.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	const key = "tandem:drains"
+	from := cluster.Master(t, key)
+	to := cluster.Servers[0]
+	if to == from {
+		to = cluster.Servers[1]
+	}
+	slot := from.Client().ClusterKeySlot(t.Context(), key).Val()
+	to.Do("CLUSTER", "SETSLOT", slot, "IMPORTING", from.Ask("CLUSTER", "MYID"))
+	from.Do("CLUSTER", "SETSLOT", slot, "MIGRATING", to.Ask("CLUSTER", "MYID"))
+	eventually(t, "a key that is not there any more is written where it goes", func() bool { // a busy machine answers late
+		if err = client.HSet(t.Context(), key, "a:1", "1 0").Err(); redis.HasErrorPrefix(err, "NOPERM") {
+			t.Fatal(err)
+		}
+		return err == nil
 	})
 	for _, s := range cluster.Servers {
 		mayOnlyTandem(t, s.Client())

@@ -39,7 +39,7 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 
 {{/* What the gateway's user of Redis may do. */}}
 {{- define "tandem.redisRights" -}}
-resetchannels ~{{ .Values.redis.prefix }}* &{{ .Values.redis.prefix }}* -@all +ping +hello +select +client|setname +publish +subscribe +get +set +del +exists +expire +pexpire +pttl +getrange +lpush +rpush +lrange +ltrim +sadd +srem +srandmember +zadd +zrange +zrem +hset +hget +hmget +hgetall +hdel +time +xadd +xread +eval +evalsha +multi +exec +command +cluster|slots
+resetchannels ~{{ .Values.redis.prefix }}* &{{ .Values.redis.prefix }}* -@all +ping +hello +select +client|setname +publish +subscribe +get +set +del +exists +expire +pexpire +pttl +getrange +lpush +rpush +lrange +ltrim +sadd +srem +srandmember +zadd +zrange +zrem +hset +hget +hmget +hgetall +hdel +time +xadd +xread +eval +evalsha +multi +exec +command +cluster|slots +asking
 {{- end }}
 
 {{/* A ClusterRole and its binding have no namespace: their names say whose they are. */}}
