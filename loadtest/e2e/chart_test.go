@@ -215,6 +215,17 @@ func TestChart_MountsFilesOfSettings(t *testing.T) {
 	}
 }
 
+// Pods have the priority class that is set: engines each their pool's, gateways and the Redis that of the release.
+func TestChart_PodsHaveTheirPriority(t *testing.T) {
+	const set = "priorityClassName=gateways,poolDefaults.priorityClassName=engines,pools.a.role=decode,pools.b.role=prefill,pools.b.priorityClassName=batch"
+	text := rendered(t, "default", "tandem", "--set", set)
+	for name, want := range map[string]string{"tandem": "gateways", "tandem-redis": "gateways", "a": "engines", "b": "batch"} {
+		if pod := podTemplate(t, text, name); !strings.Contains(pod, "\n      priorityClassName: "+want+"\n") {
+			t.Errorf("%s is not of class %s:\n%s", name, want, pod)
+		}
+	}
+}
+
 // A port for clients that the world reaches does not open the picker's, which asks for no key.
 func TestChart_OpensNoPickerToTheWorld(t *testing.T) {
 	for _, c := range []struct {

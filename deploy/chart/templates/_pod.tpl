@@ -35,6 +35,9 @@ metadata:
   {{- end }}
 spec:
   automountServiceAccountToken: false
+  {{- with $p.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
   {{- with .root.Values.imagePullSecrets }}
   imagePullSecrets: {{- toYaml . | nindent 4 }}
   {{- end }}
