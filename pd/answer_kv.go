@@ -70,7 +70,7 @@ func (sn *Snapshotter) awaitIDs(ctx context.Context, r *bindRequest) {
 		return
 	}
 	later.Await(ctx)
-	r.takeLater()
+	sn.takeLater(r)
 }
 
 // findAnswer looks once for the answer that a request's prompt goes on behind: it was there before the

@@ -62,14 +62,26 @@ func (r *bindRequest) turns() (own, before predict.Session) {
 	return own, before
 }
 
-// takeLater takes over the tokens of the prompt where an engine has answered since it was located.
-func (r *bindRequest) takeLater() {
+// takeLater takes over the tokens of a request's prompt where an engine has answered since it was located.
+func (sn *Snapshotter) takeLater(r *bindRequest) {
 	if !r.prefix.takeLater() {
 		return
 	}
 	r.setPromptTokens()
-	r.certain = r.prefix.certainTokens()
+	sn.setCertain(r)
 	r.returns.lookAgain()
+}
+
+// setCertain sets up to which token the prompt of a request may be computed before its last leg. Nothing is of a prompt
+// that does not fit the context: engines would compute pieces of it in vain, and then say of one how long it is.
+func (sn *Snapshotter) setCertain(r *bindRequest) {
+	r.certain = r.prefix.certainTokens()
+	if r.certain == 0 {
+		return
+	}
+	if longest := sn.Fleet.LongestContext(r.base); longest > 0 && r.req.PromptTokens >= longest {
+		r.certain = 0
+	}
 }
 
 // setPromptTokens sets the prompt's length to what is known of it.

@@ -74,7 +74,7 @@ var errBindNow = errors.New("the request is to be bound at once")
 func (b *Binder) takeTurn(ctx context.Context, r *bindRequest) (bound *binding, err error) {
 	ctx, span := spans.StartChoice(ctx, b.Tracer, r.cause)
 	defer func() { spans.End(span, err) }()
-	r.certain = r.prefix.certainTokens()
+	b.setCertain(r)
 	if bound, err = b.awaitTurn(ctx, r); errors.Is(err, errBindNow) {
 		r.pieces = 0
 		bound, err = b.bindNow(r)

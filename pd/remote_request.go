@@ -19,7 +19,7 @@ import (
 // remoteRequest is what the leader must know of a request.
 func (ch *Chooser) remoteRequest(own *bindRequest) *leaderpb.RemoteRequest {
 	now := time.Now()
-	own.takeLater()
+	ch.takeLater(own)
 	demand := ch.demand(own, now)
 	r := &leaderpb.RemoteRequest{
 		Model: own.req.Model, Base: own.base, Api: own.req.Dialect.Name, Alone: own.tried.mustAggregate,

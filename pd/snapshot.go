@@ -131,7 +131,7 @@ func (sn *Snapshotter) applyRequest(r *bindRequest, v *snapshot, now time.Time) 
 // match looks up what servers hold of a request's prompt now.
 func (sn *Snapshotter) match(r *bindRequest) {
 	if sn.Locality != nil && r.prefix != nil {
-		r.takeLater()
+		sn.takeLater(r)
 		sn.Locality.match(r.prefix)
 		sn.lookUpSeen(r)
 	}

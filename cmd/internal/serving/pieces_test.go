@@ -146,6 +146,37 @@ func TestPieces_AnswersAreThoseOfOneEngine(t *testing.T) {
 	c.checkIdle(0)
 }
 
+// Of a prompt that does not fit the context no piece is computed, and the client hears how long all of it is.
+func TestPieces_NoneOfAPromptThatDoesNotFit(t *testing.T) {
+	t.Parallel()
+	short := func(cfg *engine.Config) { cfg.MaxModelLen = 3000 }
+	truth := startTestEngine(t, engine.RoleBoth, func(cfg *engine.Config) {
+		takesFirst(cfg)
+		short(cfg)
+	})
+	for name, c := range map[string]*cluster{
+		"a pair":       newCuttingCluster(t, 1, 1, short, inPieces),
+		"decode alone": newDecodingCluster(t, 0.5, short, func(*config) {}),
+	} {
+		for i, path := range []string{"/v1/chat/completions", "/v1/messages", "/v1/responses"} {
+			body := longAsk(path, i, "")
+			if path == "/v1/messages" {
+				body = longAsk(path, i, `,"max_tokens":9`)
+			}
+			got, want := c.post(path, body), askEngine(t, truth, path, body)
+			said, whole := gjson.Get(got.body, "error.message").String(), gjson.Get(want.body, "error.message").String()
+			if got.status != 400 || want.status != 400 || said != whole {
+				t.Errorf("%s, %s: %d %s\none engine: %d %s", name, path, got.status, said, want.status, whole)
+			}
+		}
+		for _, e := range slices.Concat(c.prefill, c.decode) {
+			if n := engineMetric(t, e, "vllm:prefix_cache_queries_total"); n != 0 {
+				t.Errorf("%s: an engine looked at %v tokens of prompts that do not fit", name, n)
+			}
+		}
+	}
+}
+
 // A short request waits for a piece of a long one at most.
 func TestPieces_AShortRequestGoesBetween(t *testing.T) {
 	t.Parallel()
