@@ -23,17 +23,22 @@ type message struct {
 
 // block is one block of an answer's content.
 type block struct {
-	Type     string          `json:"type"`
-	Text     *string         `json:"text,omitempty"`
-	Thinking *string         `json:"thinking,omitempty"`
-	ID       string          `json:"id,omitempty"`
-	Name     string          `json:"name,omitempty"`
-	Input    json.RawMessage `json:"input,omitempty"`
+	Type      string          `json:"type"`
+	Text      *string         `json:"text,omitempty"`
+	Thinking  *string         `json:"thinking,omitempty"`
+	Signature *string         `json:"signature,omitempty"` // of thinking
+	ID        string          `json:"id,omitempty"`
+	Name      string          `json:"name,omitempty"`
+	Input     json.RawMessage `json:"input,omitempty"`
 }
 
 func textBlock(text string) block { return block{Type: "text", Text: &text} }
 
-func thinkingBlock(text string) block { return block{Type: "thinking", Thinking: &text} }
+// thinkingBlock has an empty signature: no engine checks one, and clients refuse a block without (the Vercel AI SDK's
+// provider for Anthropic).
+func thinkingBlock(text string) block {
+	return block{Type: "thinking", Thinking: &text, Signature: new(string)}
+}
 
 func toolBlock(id, name string, input []byte) block {
 	return block{Type: "tool_use", ID: id, Name: name, Input: input}

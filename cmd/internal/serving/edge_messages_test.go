@@ -49,6 +49,9 @@ func TestEdge_AMessageAsAChatIsAnsweredAsTheMessage(t *testing.T) {
 						if got := messageOf(t, answer); got != want {
 							t.Errorf("%s%s of %s: got\n%s\nwant\n%s", what, stream, key, got, want)
 						}
+						if thought := gjson.Get(answer.body, `content.#(type=="thinking")`); thought.Exists() && thought.Get("signature").Type != gjson.String {
+							t.Errorf("%s: %s has no signature, which clients require", what, thought)
+						}
 						if answer.header.Get("X-Tandem-Prefill") == "" {
 							t.Errorf("%s%s ran alone", what, stream)
 						}
