@@ -38,13 +38,14 @@ func chatTools(request api.Body, engine Engine, seen *parts) ([]api.Edit, error)
 }
 
 // chatTool translates one tool. A schema without a type is one of an object; a missing
-// description is empty in SGLang and null in vLLM.
+// description is empty in SGLang and null in vLLM. The class of a tool of either (AnthropicTool) drops cache_control and
+// eager_input_streaming.
 func chatTool(raw api.Value, engine Engine) (tool api.Value, name string, err error) {
 	t, ok := raw.Object()
 	if !ok {
 		return nil, "", inexact("a tool must be an object in which no field appears twice")
 	}
-	if err := onlyFields(t, "a tool", "type", "name", "description", "input_schema", "cache_control"); err != nil {
+	if err := onlyFields(t, "a tool", "type", "name", "description", "input_schema", "cache_control", "eager_input_streaming"); err != nil {
 		return nil, "", err
 	}
 	if kind, _ := t.Get("type").String(); !t.Get("type").Null() && kind != "custom" {
