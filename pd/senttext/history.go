@@ -24,6 +24,7 @@ type History struct {
 	Share func(Sent)
 
 	origin   time.Time    // of the times that are kept
+	wall     atomic.Int64 // the origin by the wall clock, as of when that was set last, in microseconds since 1970
 	computes atomic.Int64 // the latest time until which a server is believed to compute anything, since origin
 
 	mu      sync.RWMutex // guards servers
@@ -42,6 +43,8 @@ type Salted struct{ Model, Adapter, Salt string }
 
 const (
 	life = 2 * time.Minute // what is believed without a confirmation
+	// wallSlack is how far the wall clock may drift from the monotonic one before it counts as set.
+	wallSlack = time.Second
 	// mostServers is of how many servers other replicas may tell.
 	mostServers = 1 << 12
 	// ChunkTokens is a guess: English and code run near four bytes a token.
@@ -50,7 +53,9 @@ const (
 
 // New returns a history of nothing.
 func New() *History {
-	return &History{origin: time.Now(), servers: make(map[Server]*serverText)}
+	h := &History{origin: time.Now(), servers: make(map[Server]*serverText)}
+	h.wall.Store(h.origin.UnixMicro())
+	return h
 }
 
 // Sighting is from when on a server is believed to hold a chunk, and until when to compute it.
@@ -95,12 +100,26 @@ func (h *History) share(sent Sent, of Salted, chunks []tokens.Chunk) {
 // than ours is not believed.
 func (h *History) Receive(sent Sent) {
 	mark := func(i int) Mark { return sent.Marks[i] }
+	sent.Held, sent.Computes = h.ownTime(sent.Held), h.ownTime(sent.Computes)
 	switch {
 	case sent.Withdrawn:
 		h.withdraw(sent, len(sent.Marks), mark)
 	case time.Since(sent.Held).Abs() < life && (h.existing(sent.Server) != nil || h.count() < mostServers):
 		h.record(sent, len(sent.Marks), mark)
 	}
+}
+
+// ownTime is a time of another replica, which has the wall clock alone, by the monotonic clock: ours may have been
+// set since the origin. Between two times that it was set it shifts all by the same, so that what is withdrawn is found.
+func (h *History) ownTime(t time.Time) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	now := time.Now().Add(-time.Since(h.origin)).UnixMicro()
+	if off := time.Duration(now-h.wall.Load()) * time.Microsecond; off.Abs() > wallSlack {
+		h.wall.Store(now)
+	}
+	return h.origin.Add(time.Duration(t.UnixMicro()-h.wall.Load()) * time.Microsecond)
 }
 
 // record records the first n marks of a prompt.

@@ -279,6 +279,26 @@ func TestHistory_OfLongPromptsSomeChunksAreKnown(t *testing.T) {
 	}
 }
 
+// The clock of a gateway may be set after it was started: what it is told from then on it believes as before.
+func TestHistory_ReceivesByAClockThatWasSet(t *testing.T) {
+	for _, set := range []time.Duration{-time.Hour, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			own, other, of, on, chunks := New(), New(), Salted{Model: "m", Salt: "s"}, Server{"s:1", 7}, chunksOf("a", 200)
+			own.wall.Add(-set.Microseconds()) // as it was when own was started
+			other.Share = own.Receive
+			seen := Sighting{Held: time.Now(), Computes: time.Now().Add(time.Minute), Shared: true}
+			other.Record(of, on, 1<<20, chunks, seen)
+			if n, computes := own.CachedTokens(of, on, chunks), own.Computing(of, on, chunks); n != 200*ChunkTokens || computes != 200 {
+				t.Errorf("set by %v: %d tokens held, %d chunks computed", set, n, computes)
+			}
+			other.Withdraw(of, on, chunks, seen)
+			if n, computes := own.CachedTokens(of, on, chunks), own.Computing(of, on, chunks); n != 0 || computes != 0 {
+				t.Errorf("set by %v and withdrawn: %d tokens held, %d chunks computed", set, n, computes)
+			}
+		})
+	}
+}
+
 // What one history is told of another's prompts it believes as if it had sent them, until they are
 // taken back or two minutes old; of other times than ours it believes nothing.
 func TestHistory_ReceivesWhatAnotherWasSent(t *testing.T) {
