@@ -426,7 +426,10 @@ func (a *pickedAnswer) leave() {
 
 // PickAny is a server for a request without a body, such as one for the list of models: of those
 // of a subset that are up the one with the least to do.
-func (s *Server) PickAny(ctx context.Context, h Header, subset *pools.Subset) (least *pools.Server, err error) {
+func (s *Server) PickAny(ctx context.Context, method, path string, h Header, subset *pools.Subset) (least *pools.Server, err error) {
+	if !mayAskAny(method, path) {
+		return nil, errNotFound
+	}
 	key, err := s.authenticate(h)
 	if err != nil {
 		return nil, err
@@ -442,6 +445,20 @@ func (s *Server) PickAny(ctx context.Context, h Header, subset *pools.Subset) (l
 		return nil, &pd.NoServerError{Role: pools.Decode}
 	}
 	return least, nil
+}
+
+// mayAskAny reports whether an engine may be asked for a path without a body: for models and health, below the prefix of
+// a route too. Other paths of engines are for who operates them, and some do what nobody else may: SGLang empties its
+// cache on GET /flush_cache and gives its memory back on GET /release_memory_occupation (srt/entrypoints/http_server.py).
+func mayAskAny(method, path string) bool {
+	path, _, _ = strings.Cut(path, "?")
+	switch method {
+	case http.MethodOptions:
+		return true
+	case http.MethodGet, http.MethodHead:
+		return strings.HasSuffix(path, "/models") || strings.Contains(path, "/v1/models/") || strings.HasSuffix(path, "/health")
+	}
+	return false
 }
 
 // leastBusy is the decode server of a subset that is up and has the least to do, nil if there is none.

@@ -623,28 +623,47 @@ func TestPickAny(t *testing.T) {
 	busy := g.pick(askWhole, AnswerEdited, as("ada")...).pick.Decode()
 	delete(decoding, busy.ID())
 	for id := range decoding {
-		if got, err := g.server.PickAny(t.Context(), key, nil); err != nil || got.ID() != id {
+		if got, err := g.server.PickAny(t.Context(), "GET", "/v1/models", key, nil); err != nil || got.ID() != id {
 			t.Errorf("beside one that is busy: %v, %v, want %s", got, err, id)
 		}
 	}
-	if got, err := g.server.PickAny(t.Context(), key, pools.NewSubset([]string{busy.Address()})); err != nil || got.ID() != busy.ID() {
+	if got, err := g.server.PickAny(t.Context(), "GET", "/v1/models", key, pools.NewSubset([]string{busy.Address()})); err != nil || got.ID() != busy.ID() {
 		t.Errorf("the busy one is all that the proxy allows: %v, %v", got, err)
 	}
 	for name, address := range map[string]string{"nobody's": "10.1.1.1:80", "of one that prefills only": strings.TrimPrefix(prefill.URL, "http://")} {
 		var none *pd.NoServerError
-		if got, err := g.server.PickAny(t.Context(), key, pools.NewSubset([]string{address})); !errors.As(err, &none) || none.Role != pools.Decode {
+		if got, err := g.server.PickAny(t.Context(), "GET", "/v1/models", key, pools.NewSubset([]string{address})); !errors.As(err, &none) || none.Role != pools.Decode {
 			t.Errorf("an address %s: %v, %v", name, got, err)
 		}
 	}
-	if _, err := g.server.PickAny(t.Context(), proxied{}, nil); !errors.Is(err, errNoKey) {
+	if _, err := g.server.PickAny(t.Context(), "GET", "/v1/models", proxied{}, nil); !errors.Is(err, errNoKey) {
 		t.Errorf("without a key: %v", err)
 	}
 	down.URL = "http://127.0.0.1:1" // nothing listens there
 	if err := g.fleet.Apply([]pools.Spec{down}); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := g.server.PickAny(t.Context(), key, nil); err == nil {
+	if got, err := g.server.PickAny(t.Context(), "GET", "/v1/models", key, nil); err == nil {
 		t.Errorf("one that is not up: %s", got.ID())
+	}
+}
+
+// An engine is asked for models and health without a body, and for nothing that is for its operators alone.
+func TestPickAny_OfPathsForClients(t *testing.T) {
+	g := run(t, usual(t), complete().roundTrip, alone(t))
+	for _, path := range []string{"/v1/models", "/v1/models?x=1", "/v1/models/org/model", "/qwen/v1/models", "/openai/models", "/health"} {
+		for _, method := range []string{"GET", "HEAD", "OPTIONS"} {
+			if _, err := g.server.PickAny(t.Context(), method, path, proxied{}, nil); err != nil {
+				t.Errorf("%s %s: %v", method, path, err)
+			}
+		}
+	}
+	for _, request := range []string{"GET /flush_cache", "GET /release_memory_occupation", "GET /metrics", "GET /server_info", "GET /v1/responses/1", "HEAD /metrics", "GET /flush_cache?/v1/models/",
+		"DELETE /v1/models/model", "PUT /v1/models", "GET ", "GET /", "GET /models/flush_cache", "GET /xmodels"} {
+		method, path, _ := strings.Cut(request, " ")
+		if got, err := g.server.PickAny(t.Context(), method, path, proxied{}, nil); !errors.Is(err, errNotFound) {
+			t.Errorf("%s goes to %v, %v", request, got, err)
+		}
 	}
 }
 
@@ -656,7 +675,7 @@ func TestRefusePick(t *testing.T) {
 		status  int
 		outcome string
 		header  string
-	}{{errNoKey, 401, "unauthorized", "Www-Authenticate"}, {&pd.NoServerError{Role: pools.Decode}, 503, "no_server", "Retry-After"}, {queue.ErrFull, 429, "overloaded", "Retry-After"}} {
+	}{{errNoKey, 401, "unauthorized", "Www-Authenticate"}, {&pd.NoServerError{Role: pools.Decode}, 503, "no_server", "Retry-After"}, {queue.ErrFull, 429, "overloaded", "Retry-After"}, {errNotFound, 404, "bad_request", "X-Request-Id"}} {
 		got := g.server.RefusePick(x.err, proxied{"X-Request-Id": {"mine"}})
 		if got.Status != x.status || got.Header.Get("X-Request-Id") != "mine" || got.Header.Get(x.header) == "" || gjson.GetBytes(got.Body, "error.message").String() == "" {
 			t.Errorf("%v: %d %v %s", x.err, got.Status, got.Header, got.Body)

@@ -190,7 +190,7 @@ func shown(mode filterv3.ProcessingMode_BodySendMode) gateway.AnswerBody {
 
 // pickAny sends a request without a body to any server.
 func (c *conversation) pickAny(h headers) error {
-	server, err := c.gateway.PickAny(c.stream.Context(), h, c.subset)
+	server, err := c.gateway.PickAny(c.stream.Context(), h.Get(":method"), h.Get(":path"), h, c.subset)
 	if err != nil {
 		c.over = true
 		return c.stream.Send(refuse(c.gateway.RefusePick(err, h)))
