@@ -37,6 +37,7 @@ type merger struct {
 	pair    map[[2]string]int // places in state.Links.Pairs, by the IDs of prefill and decode
 	models  map[string]*history.Counts
 	history *history.Counts
+	seconds float64 // of the last minute, of the gateway that counted longest
 }
 
 // add adds the report of a gateway whose clock is behind by so much.
@@ -45,6 +46,8 @@ func (m *merger) add(r *Report, behind time.Duration) {
 	if r.History != nil {
 		m.history.Add(r.History, behind)
 		g.Lately = pointOf(r.History.View().Lately)
+		g.Lately.Seconds = secondsOf(r)
+		m.seconds = max(m.seconds, g.Lately.Seconds)
 	}
 	m.state.Gateways = append(m.state.Gateways, g)
 	for i := range r.Servers {
@@ -68,6 +71,15 @@ func (m *merger) add(r *Report, behind time.Duration) {
 		d.Gateway = g.Replica
 		m.state.Decisions = append(m.state.Decisions, d)
 	}
+}
+
+// secondsOf is how much of the last minute a gateway has counted, a second at least.
+func secondsOf(r *Report) float64 {
+	from := r.History.View().Lately.Start
+	if r.Gateway.Since.After(from) {
+		from = r.Gateway.Since
+	}
+	return max(1, r.At.Sub(from).Seconds())
 }
 
 // How urgent states and breakers are.
@@ -176,6 +188,7 @@ func (m *merger) finish(model string) State {
 	s := &m.state
 	v := m.history.View()
 	s.History = History{Model: model, StepSeconds: history.Step.Seconds(), Points: make([]Point, 0, len(v.Points)), Lately: pointOf(v.Lately)}
+	s.History.Lately.Seconds = m.seconds
 	for _, p := range v.Points {
 		s.History.Points = append(s.History.Points, pointOf(p))
 	}

@@ -139,6 +139,32 @@ func TestMerge_Times(t *testing.T) {
 	}
 }
 
+// A rate is over the time that was counted: of a minute whose last step is not over less than sixty seconds,
+// of gateways that are younger the age of the oldest, and of one that just began a second.
+func TestMerge_SecondsThatWereCounted(t *testing.T) {
+	now := noon.Add(7 * time.Second)
+	report := func(age time.Duration) *Report {
+		return &Report{At: now, Gateway: Gateway{Since: now.Add(-age)}, History: history.NewCounts(now)}
+	}
+	for _, x := range []struct {
+		own, other time.Duration
+		want       []float64 // of the own, of the other, of all
+	}{
+		{time.Hour, time.Hour, []float64{57, 57, 57}},
+		{12 * time.Second, 30 * time.Second, []float64{12, 30, 30}},
+		{time.Millisecond, time.Millisecond, []float64{1, 1, 1}},
+	} {
+		s := merge("", report(x.own), []answer{{replica: "b", report: reported(t, report(x.other))}})
+		if got := []float64{s.Gateways[0].Lately.Seconds, s.Gateways[1].Lately.Seconds, s.History.Lately.Seconds}; !slices.Equal(got, x.want) {
+			t.Errorf("gateways of %v and %v: %v, want %v", x.own, x.other, got, x.want)
+		}
+	}
+	old := merge("", &Report{At: now, History: history.NewCounts(now)}, nil) // an earlier version
+	if got := old.History.Lately.Seconds; got != 57 {
+		t.Errorf("of a gateway that does not say when it began: %v", got)
+	}
+}
+
 // The newest decisions of all are shown, each with its gateway; what is wanted of a pool by a gateway
 // that knows it now counts more than what one knew; one that did not answer is named with its reason.
 func TestMerge_DecisionsPoolsAndSilentGateways(t *testing.T) {

@@ -23,6 +23,7 @@ type Source struct {
 	PD       *pd.Orchestrator
 	Scaling  func() []Pool // what is wanted of each pool
 	Version  string
+	Started  time.Time
 	Replica  string      // "": no other shares its work
 	Draining func() bool // this gateway ends
 	Ask      Ask         // nil: there are no other gateways
@@ -57,7 +58,7 @@ func (s *Source) Report(model string, now time.Time) *Report {
 }
 
 func (s *Source) gateway() Gateway {
-	g := Gateway{Version: s.Version, Replica: s.Replica}
+	g := Gateway{Version: s.Version, Replica: s.Replica, Since: s.Started}
 	g.Waiting, g.InFlight = s.PD.Queue.Len()
 	g.Ready, g.Why = s.PD.Ready()
 	if s.Draining() {

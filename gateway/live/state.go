@@ -31,6 +31,8 @@ type Gateway struct {
 	Waiting  int    `json:"waiting"`       // requests in its queue
 	InFlight int    `json:"in_flight"`     // requests that have their servers
 	Lately   Point  `json:"lately"`        // its last minute
+	// Since is when it began, by its own clock; zero of an earlier version.
+	Since time.Time `json:"since,omitzero"`
 }
 
 // Server is one server, as the gateways know it. What is absent is not known.
@@ -139,7 +141,8 @@ type History struct {
 
 // Point is what requests took in one step of the history, or in several together.
 type Point struct {
-	Start   int64   `json:"t"` // unix seconds
+	Start   int64   `json:"t"`                 // unix seconds
+	Seconds float64 `json:"seconds,omitempty"` // that were counted, of the last minute: fewer than 60 where the gateways are younger, or its last step is not over
 	First   int     `json:"first"`
 	Answers int     `json:"answers"`
 	Failed  int     `json:"failed"` // before their first token

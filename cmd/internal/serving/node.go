@@ -297,7 +297,7 @@ func (n *Node) serveOperators(reg *metricsRegistry) error {
 func (n *Node) adminRoutes(reg *metricsRegistry) http.Handler {
 	o := n.orchestrator
 	n.ports.page = live.New(live.Source{
-		Fleet: n.fleet, PD: o, Scaling: n.wantedPools, Version: version.String(), Replica: n.replicaShown(), Draining: n.draining.Load,
+		Fleet: n.fleet, PD: o, Scaling: n.wantedPools, Version: version.String(), Started: time.Now(), Replica: n.replicaShown(), Draining: n.draining.Load,
 		Ask: n.peers.Ask,
 	})
 	mux := http.NewServeMux()

@@ -63,12 +63,15 @@ func head(s *live.State) []line {
 	}
 	return []line{
 		ready,
-		{fmt.Sprintf("%s, last minute: %.1f answers/s, %d failed; now %d waiting, %d in flight", of, float64(p.Answers)/60, p.Failed, waiting, inFlight), failed},
+		{fmt.Sprintf("%s, last minute: %.1f answers/s, %d failed; now %d waiting, %d in flight", of, perSecond(p), p.Failed, waiting, inFlight), failed},
 		{text: fmt.Sprintf("TTFT p50 %s p99 %s   ITL p50 %s p99 %s   cached %s, predicted %s",
 			some(p.First, p.TTFT50), some(p.First, p.TTFT99), some(p.Gaps, p.ITL50), some(p.Gaps, p.ITL99), share(p.Cached), share(p.Predicted))},
 		{text: "TTFT mean: " + parts(&p.Parts)},
 	}
 }
+
+// perSecond is how many answers there were in each second that was counted.
+func perSecond(p *live.Point) float64 { return float64(p.Answers) / cmp.Or(p.Seconds, 60) }
 
 // isServed reports whether a server has the model, or requests for it are known.
 func isServed(s *live.State, model string) bool {
@@ -201,7 +204,7 @@ func gatewayLines(s *live.State) []line {
 			continue
 		}
 		p := &g.Lately
-		l := line{text: fmt.Sprintf("%-28s %8d %9d %9.1f %6d %19s", clipped(g.Replica, 28), g.Waiting, g.InFlight, float64(p.Answers)/60, p.Failed, some(p.First, p.TTFT50)+" / "+some(p.First, p.TTFT99))}
+		l := line{text: fmt.Sprintf("%-28s %8d %9d %9.1f %6d %19s", clipped(g.Replica, 28), g.Waiting, g.InFlight, perSecond(p), p.Failed, some(p.First, p.TTFT50)+" / "+some(p.First, p.TTFT99))}
 		if !g.Ready {
 			l = line{l.text + "  not ready: " + g.Why, bad}
 		}

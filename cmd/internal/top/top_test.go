@@ -101,6 +101,15 @@ func TestDraw_WantedIsUnknown(t *testing.T) {
 	}
 }
 
+// A gateway that is ten seconds old and has given ten answers a second has not given one in six.
+func TestDraw_RateOfAYoungGateway(t *testing.T) {
+	s := state()
+	s.History.Lately.Answers, s.History.Lately.Seconds = 100, 10
+	if got := strings.Join(Draw(&s, Size{}, false), "\n"); !strings.Contains(got, "last minute: 10.0 answers/s") {
+		t.Error(got)
+	}
+}
+
 // A model that is not there is said to be none, and not to have answered nothing.
 func TestDraw_NamesAModelThatIsNone(t *testing.T) {
 	for model, none := range map[string]bool{"": false, "m": false, "sql": false, "asked": false, "nope": true} {

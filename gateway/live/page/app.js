@@ -92,7 +92,7 @@ function drawFigures() {
   const p = state.history.lately, all = answering();
   const sum = (of) => all.reduce((n, g) => n + g[of], 0);
   const figure = (name, value, small, cls) => el("div", {}, el("dt", {}, name), el("dd", { class: cls }, value, small && el("small", {}, " " + small)));
-  const per = (n) => (n / 60).toFixed(n < 600 ? 1 : 0);
+  const per = (n) => (n / p.seconds).toFixed(n < 10 * p.seconds ? 1 : 0);
   $("figures").replaceChildren(
     figure("answers per s", per(p.answers), "last minute"),
     figure("failed before a token", count(p.failed), "last minute", p.failed ? "bad" : ""),
@@ -101,7 +101,7 @@ function drawFigures() {
     figure("ITL p50 / p99", p.gaps ? time(p.itl_p50_ms) : "–", p.gaps ? "/ " + time(p.itl_p99_ms) : ""),
     figure("cached, as reported", share(p.cached), p.cached === undefined ? "" : "predicted " + share(p.cached_predicted)),
     figure("servers up", state.servers.filter((s) => s.state === "alive").length + " / " + state.servers.length, "now"),
-    figure("tokens per s, in / out", count(p.prompt_tokens / 60), "/ " + count(p.output_tokens / 60)),
+    figure("tokens per s, in / out", count(p.prompt_tokens / p.seconds), "/ " + count(p.output_tokens / p.seconds)),
   );
 }
 
@@ -121,7 +121,7 @@ function gatewayRow(g) {
   const p = g.lately;
   return row(
     el("td", { class: g.ready ? "" : "bad" }, clip(g.ready ? "ready" : "not ready: " + g.why)),
-    el("td", { class: "n" }, g.waiting), el("td", { class: "n" }, g.in_flight), el("td", { class: "n" }, (p.answers / 60).toFixed(1)),
+    el("td", { class: "n" }, g.waiting), el("td", { class: "n" }, g.in_flight), el("td", { class: "n" }, (p.answers / p.seconds).toFixed(1)),
     el("td", { class: "n " + (p.failed ? "bad" : "") }, p.failed),
     el("td", { class: "n" }, p.first ? `${time(p.ttft_p50_ms)} / ${time(p.ttft_p99_ms)}` : "–"),
     el("td", { class: "quiet" }, clip(g.version)));
