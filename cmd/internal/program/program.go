@@ -35,15 +35,29 @@ func New(name, short string, commands ...*cobra.Command) *cobra.Command {
 }
 
 // Main runs a program to its end. The first SIGINT or SIGTERM ends its context, a second one
-// the process.
+// the process, which says so.
 func Main(root *cobra.Command) {
 	uuid.EnableRandPool() // random bytes are read for 16 IDs at once: each request has one, and each of its legs
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait for the drain
+	context.AfterFunc(ctx, func() { endBySecondSignal(root.Name(), stop) }) // a second Ctrl-C does not wait for the drain
 	if err := execute(ctx, root); err != nil {
 		fmt.Fprintln(os.Stderr, root.Name()+": "+err.Error())
 		os.Exit(1)
+	}
+}
+
+// endBySecondSignal waits for a signal after the first one, whose handling stop ends, and then ends the process as
+// that signal does where nobody handles it.
+func endBySecondSignal(name string, stop func()) {
+	second := make(chan os.Signal, 1)
+	signal.Notify(second, os.Interrupt, syscall.SIGTERM)
+	stop()
+	came := <-second
+	fmt.Fprintf(os.Stderr, "%s: a second signal (%s) ends it at once; what was under way is cut off\n", name, came)
+	signal.Reset(os.Interrupt, syscall.SIGTERM)
+	if number, ok := came.(syscall.Signal); ok {
+		_ = syscall.Kill(syscall.Getpid(), number) // it is this process
 	}
 }
 

@@ -1,11 +1,81 @@
 package program
 
 import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 )
+
+// asDrain has this test's binary run as a program that ends slowly.
+const asDrain = "TANDEM_TEST_AS_DRAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asDrain) == "" {
+		os.Exit(m.Run())
+	}
+	os.Args = []string{"tool", "drain"}
+	Main(New("tool", "", &cobra.Command{Use: "drain", Run: func(cmd *cobra.Command, _ []string) {
+		fmt.Println("begun")
+		<-cmd.Context().Done()
+		fmt.Println("ending")
+		time.Sleep(time.Minute) // longer than the test waits
+	}}))
+}
+
+// A second signal ends a program that is still ending, as a signal does, and nobody has to guess why it is gone.
+func TestMain_ASecondSignalEndsItAndSaysSo(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), asDrain+"=1")
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	awaitLine := func(want string) {
+		line := make([]byte, len(want)+1)
+		if _, err := io.ReadFull(out, line); err != nil || string(line) != want+"\n" {
+			t.Fatalf("%q (%v), want %s", line, err, want)
+		}
+	}
+	signal := func() { _ = cmd.Process.Signal(syscall.SIGTERM) } // it may be gone
+	awaitLine("begun")
+	signal()
+	awaitLine("ending")
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	again := time.NewTicker(50 * time.Millisecond) // the first one may come before it is waited for
+	defer again.Stop()
+	for deadline := time.After(10 * time.Second); ; {
+		select {
+		case <-again.C:
+			signal()
+			continue
+		case <-deadline:
+			t.Fatal("it does not end")
+		case <-ended:
+		}
+		break
+	}
+	status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if !ok || status.Signal() != syscall.SIGTERM {
+		t.Errorf("it ended with %v", cmd.ProcessState)
+	}
+	if !strings.Contains(said.String(), "tool: a second signal (terminated) ends it at once") {
+		t.Errorf("it said %q", said.String())
+	}
+}
 
 // Where a command is mistyped that stands under another, no help goes to where its output was to go.
 func TestExecute_RefusesAMistypedCommandBelowAnother(t *testing.T) {
