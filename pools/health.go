@@ -176,7 +176,7 @@ func (f *Fleet) Missing() (roles []Role) {
 	return roles
 }
 
-// updateMissing logs which roles have lost their last server, or have one again.
+// updateMissing logs which roles have lost their last server, or have one again, or none to wait for.
 func (f *Fleet) updateMissing() {
 	f.missing.mu.Lock()
 	defer f.missing.mu.Unlock()
@@ -188,6 +188,8 @@ func (f *Fleet) updateMissing() {
 		switch was := f.missing.roles[i]; {
 		case now[i] && !was:
 			f.log.Warn("role without a server: there is none, or all are down or drain", "role", role.String())
+		case was && !now[i] && !slices.ContainsFunc(f.Servers(), func(s *Server) bool { return s.Role.Serves(role) }):
+			f.log.Info("the servers of a role are gone: none is listed or found", "role", role.String())
 		case was && !now[i]:
 			f.log.Info("role has a server again", "role", role.String())
 		}

@@ -150,12 +150,15 @@ func TestFleet_ARoleIsMissingWhenItsServersAreDown(t *testing.T) {
 	for _, s := range s {
 		s.vitals.born = time.Now().Add(-time.Hour) // none may be starting
 	}
-	reload := func(drain bool) {
-		specs := []Spec{s[0].Spec, s[1].Spec, s[2].Spec}
-		specs[2].Drain = drain
+	keep := func(specs ...Spec) {
 		if err := f.Apply(specs); err != nil {
 			t.Error(err)
 		}
+	}
+	reload := func(drain bool) {
+		specs := []Spec{s[0].Spec, s[1].Spec, s[2].Spec}
+		specs[2].Drain = drain
+		keep(specs...)
 	}
 	pass := func(s *Server) { s.ProbePassed(s.Health(), nil, time.Now()) }
 	fail := func(s *Server) { s.ProbeFailed(s.Health(), "ill") }
@@ -178,6 +181,10 @@ func TestFleet_ARoleIsMissingWhenItsServersAreDown(t *testing.T) {
 		{func() { f.SetDrain(s[2].ID(), false) }, []Role{Prefill}, "role has a server again\" role=decode"},
 		{func() { reload(true) }, []Role{Prefill, Decode}, "role without a server: there is none, or all are down or drain\" role=decode"},
 		{func() { reload(false) }, []Role{Prefill}, "role has a server again\" role=decode"},
+		{func() { keep(s[2].Spec) }, nil, "the servers of a role are gone: none is listed or found\" role=prefill"},
+		{func() { keep() }, nil, ""},
+		{func() { keep(s[0].Spec) }, []Role{Decode}, "role without a server: there is none, or all are down or drain\" role=decode"},
+		{func() { keep() }, nil, "the servers of a role are gone: none is listed or found\" role=decode"},
 	} {
 		out.Reset()
 		step.do()
