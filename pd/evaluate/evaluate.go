@@ -18,6 +18,7 @@ type Metrics struct {
 	ttftRatio     *prometheus.HistogramVec // model
 	transferRatio *prometheus.HistogramVec // model
 	outputRatio   *prometheus.HistogramVec // model
+	outputTokens  *prometheus.CounterVec   // model, what
 	promptRatio   *prometheus.HistogramVec // model
 	transfer      *prometheus.HistogramVec // model
 	transferBytes *prometheus.CounterVec   // model
@@ -58,6 +59,10 @@ func New(reg prometheus.Registerer, kept histogram.Config) *Metrics {
 		outputRatio: byModel("tandem_output_prediction_ratio",
 			"Output tokens that were predicted of a whole answer, over those that it had.",
 			timeRatioBuckets),
+		outputTokens: counter("tandem_output_prediction_tokens_total",
+			"Output tokens of the answers in tandem_output_prediction_ratio, by what: predicted, counted. The one over the other is 1 where "+
+				"predictions are right on the whole, however much single answers differ, of which short ones have high ratios.",
+			"model", "what"),
 		promptRatio: byModel("tandem_prompt_prediction_ratio",
 			"Tokens of a prompt as they were known or predicted when its servers were chosen, for each that the engine counted.",
 			promptRatioBuckets),
@@ -85,6 +90,8 @@ func (m *Metrics) ObserveTTFT(ctx context.Context, model string, predicted, took
 // ObserveOutput compares the tokens of a whole answer with those that were predicted.
 func (m *Metrics) ObserveOutput(model string, predicted, tokens int) {
 	m.outputRatio.WithLabelValues(model).Observe(float64(predicted) / float64(max(1, tokens)))
+	m.outputTokens.WithLabelValues(model, "predicted").Add(float64(predicted))
+	m.outputTokens.WithLabelValues(model, "counted").Add(float64(tokens))
 }
 
 // ObservePrompt compares the tokens of a prompt with those that it was taken to have.

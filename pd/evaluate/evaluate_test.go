@@ -81,3 +81,21 @@ func TestMetrics_RatiosArePredictedOverTaken(t *testing.T) {
 		}
 	}
 }
+
+// Answers whose lengths differ are predicted right on the whole by their mean, though most of their ratios are not 1 and
+// their mean is far from it: that of the short one is what an alert on it would wait for.
+func TestObserveOutput_CountsTokensThatArePredictedAndThere(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	m := New(reg, histogram.Config{})
+	for _, tokens := range []int{10, 100, 490} {
+		m.ObserveOutput("m", 200, tokens)
+	}
+	for what, want := range map[string]float64{"predicted": 600, "counted": 600} {
+		if got := value(t, reg, "tandem_output_prediction_tokens_total", what); got != want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	if mean := value(t, reg, "tandem_output_prediction_ratio", "") / 3; mean < 7 {
+		t.Errorf("the mean of the ratios is %v", mean)
+	}
+}
