@@ -36,7 +36,7 @@ func NewMetrics(reg prometheus.Registerer, kept histogram.Config) *Metrics {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tandem_requests_total",
 			Help: "Requests by outcome: ok, client_gone, unauthorized, limited (its key's limits), bad_request and refused (4xx by the " +
-				"gateway, by an engine), quarantined, overloaded, displaced, deadline, no_server, timeout, error, broken_stream; and by path: http, or picker, where a proxy " +
+				"gateway, by an engine), quarantined, overloaded, displaced, deadline, no_server, stopped (this gateway ended before), timeout, error, broken_stream; and by path: http, or picker, where a proxy " +
 				"asked which servers to take.",
 		}, []string{"api", "model", "outcome", "path"}),
 		duration: kept.New(reg, "tandem_request_duration_seconds", "Time from a request's arrival to the end of its answer.",
