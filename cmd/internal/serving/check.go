@@ -99,10 +99,13 @@ func checkFiles(cfg config, out io.Writer) (*access.Keys, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, port := range []*porttls.Config{&cfg.ports.clientTLS, &cfg.ports.adminTLS, &cfg.scaling.keda.tls, &cfg.decider.tls} {
+	for _, port := range []*porttls.Config{&cfg.ports.clientTLS, &cfg.ports.adminTLS, &cfg.ports.pickerTLS, &cfg.scaling.keda.tls, &cfg.decider.tls} {
 		if _, err := port.Server(tls.NoClientCert, slog.New(slog.DiscardHandler)); err != nil {
 			return nil, err
 		}
+	}
+	if _, err := secretfile.Read("kv-secret-file", cfg.kv.secretFile); err != nil {
+		return nil, err
 	}
 	return keys, nil
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
@@ -116,6 +117,39 @@ func checked(t *testing.T, change func(*config)) (fault, printed string) {
 		return err.Error(), out.String()
 	}
 	return "", out.String()
+}
+
+// Files that serve would not come up with are found: the certificate of every port that may have one, and the secret of
+// block hashes.
+func TestCheck_ReadsTheFilesThatServeReads(t *testing.T) {
+	up := startTestEngine(t, engine.RoleBoth, nil)
+	broken := filepath.Join(t.TempDir(), "broken.pem")
+	if err := os.WriteFile(broken, []byte("no certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for port, tlsOf := range map[string]func(*config) *porttls.Config{
+		"tls":     func(cfg *config) *porttls.Config { return &cfg.ports.clientTLS },
+		"admin":   func(cfg *config) *porttls.Config { return &cfg.ports.adminTLS },
+		"picker":  func(cfg *config) *porttls.Config { return &cfg.ports.pickerTLS },
+		"scaler":  func(cfg *config) *porttls.Config { return &cfg.scaling.keda.tls },
+		"decider": func(cfg *config) *porttls.Config { return &cfg.decider.tls },
+	} {
+		fault, _ := checked(t, func(cfg *config) {
+			cfg.servers[2].add(serverEntry{URL: up.URL()})
+			cfg.ports.picker, cfg.redis.addrs = "127.0.0.1:0", []string{"127.0.0.1:1"}
+			*tlsOf(cfg) = porttls.Config{Port: port, Cert: broken, Key: broken, ClientCA: broken}
+		})
+		if !strings.Contains(fault, port+"-cert: ") {
+			t.Errorf("%s: %q", port, fault)
+		}
+	}
+	fault, _ := checked(t, func(cfg *config) {
+		cfg.servers[2].add(serverEntry{URL: up.URL()})
+		cfg.kv.secretFile = filepath.Join(t.TempDir(), "none")
+	})
+	if !strings.Contains(fault, "kv-secret-file: ") {
+		t.Errorf("a file that is not there: %q", fault)
+	}
 }
 
 func TestCheck_ExitsAsItSpeaks(t *testing.T) {
