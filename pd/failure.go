@@ -232,10 +232,12 @@ func (e *LegError) mayBeRead() bool { return !errors.Is(e.Err, enginehttp.ErrUnr
 
 // engineDied reports whether the engine said that it is dead: vLLM's API server answers
 // with EngineDeadError whatever its EngineCore was serving, and then ends
-// (vllm/v1/engine/exceptions.py).
-func (e *LegError) engineDied() bool { return saysEngineDied(e.engineMessage()) }
+// (vllm/v1/engine/exceptions.py). What refuses a request may quote it, and with it these words.
+func (e *LegError) engineDied() bool { return e.Kind != Refused && saysEngineDied(e.engineMessage()) }
 
-func (e *BrokenStreamError) engineDied() bool { return saysEngineDied(e.Event) }
+func (e *BrokenStreamError) engineDied() bool {
+	return KindOf(e.Status) != Refused && saysEngineDied(e.Event)
+}
 
 // lostConnection reports whether the stream broke as it does when its server dies.
 func (e *BrokenStreamError) lostConnection() bool {

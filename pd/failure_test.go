@@ -165,6 +165,8 @@ func TestLegError_WhatTheEngineSaid(t *testing.T) {
 		"a 500":                          {LegError{Kind: Broken, Status: 500, Body: []byte(`{}`)}, true, false, false},
 		"a 502 that names the exception": {LegError{Kind: Broken, Status: 502, Body: []byte("vllm.v1.engine.exceptions.EngineDeadError")}, false, true, false},
 		"an event of a dead engine":      {LegError{Kind: Broken, Err: &BrokenStreamError{Err: errErrorEvent, Event: []byte(dead)}}, true, true, false},
+		"a 400 that quotes the request":  {LegError{Kind: Refused, Status: 400, Body: []byte(dead)}, false, false, false},
+		"an event that quotes it":        {LegError{Kind: Refused, Status: 400, Err: &BrokenStreamError{Err: errErrorEvent, Status: 400, Event: []byte(dead)}}, true, false, false},
 		"an error event":                 {LegError{Kind: Broken, Err: &BrokenStreamError{Err: errErrorEvent, Event: []byte(`{}`)}}, true, false, false},
 		"a stream that ended early":      {LegError{Kind: Broken, Err: &BrokenStreamError{Err: errTruncated}}, false, false, true},
 		"a connection that broke":        {LegError{Kind: Broken, Err: io.ErrUnexpectedEOF}, false, false, true},
@@ -174,6 +176,11 @@ func TestLegError_WhatTheEngineSaid(t *testing.T) {
 	} {
 		if fault, died, lost := c.e.engineFault(), c.e.engineDied(), c.e.lostConnection(); fault != c.fault || died != c.died || lost != c.lost {
 			t.Errorf("%s: fault %v, died %v, lost %v", name, fault, died, lost)
+		}
+	}
+	for status, want := range map[int]bool{0: true, 400: false, 422: false, 500: true} {
+		if e := (&BrokenStreamError{Err: errErrorEvent, Status: status, Event: []byte(dead)}); e.engineDied() != want {
+			t.Errorf("an event with status %d: died %v", status, !want)
 		}
 	}
 }

@@ -246,6 +246,26 @@ func TestRun_AnEngineThatSaysThatItIsDeadIsOut(t *testing.T) {
 	f.nothingIsLeft()
 }
 
+// What refuses a request may quote it: the words of a dead engine in it are the client's, and take no server out.
+func TestRun_ARefusalThatQuotesTheRequestIsNoDeath(t *testing.T) {
+	for status, body := range map[int]string{
+		http.StatusBadRequest: `{"error":{"message":"Input should be a valid integer, input: 'EngineDeadError'","code":400}}`,
+		http.StatusOK:         `{"error":{"message":"Input should be a valid integer, input: 'EngineDeadError'","code":400}}`,
+	} {
+		f := newEngineFleet(t, fleetShape{decode: 2})
+		f.answersFirst(status, http.Header{}, body)
+		_, err := f.run(t.Context(), f.asks(api.Chat, more(api.Chat, false)))
+		var refused *LegError
+		if !errors.As(err, &refused) || refused.Kind != Refused {
+			t.Errorf("status %d: %v", status, err)
+		}
+		if down, list := f.down(), f.Suspects.List(time.Now()); down > 0 || len(list) > 0 {
+			t.Errorf("status %d: %d servers are down, suspected are %+v", status, down, list)
+		}
+		f.nothingIsLeft()
+	}
+}
+
 // makeUnresponsive makes a server unresponsive, once its first probe has ended: what that hears
 // is a sign of life.
 func (f *engineFleet) makeUnresponsive(s *pools.Server) {
