@@ -317,6 +317,32 @@ func TestStream_ASilentStreamBreaks(t *testing.T) {
 	answer.Stream.Close()
 }
 
+// A refusal that quotes a request which names the field is no refusal of the wish for token ids: the engine is asked for
+// them again.
+func TestStream_ARequestThatNamesTheFieldEndsNoWishForTokenIDs(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{decode: 1})
+	through, quotes, asked := f.Transport, true, 0
+	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+		if !quotes {
+			return through.RoundTrip(r)
+		}
+		asked++
+		return &http.Response{StatusCode: http.StatusBadRequest, Header: http.Header{}, Request: r,
+			Body: io.NopCloser(strings.NewReader(`{"error":{"message":"top_k: Input should be a valid integer, input: 'return_token_ids'","code":400}}`))}, nil
+	})
+	var refused *LegError
+	if _, err := f.run(t.Context(), f.asks(api.Chat, streamed)); !errors.As(err, &refused) || refused.Kind != Refused || asked != 2 {
+		t.Errorf("asked %d times: %v", asked, err)
+	}
+	quotes = false
+	f.served(f.asks(api.Chat, streamed))
+	requests := f.decode[0].State().Requests
+	if last := requests[len(requests)-1].Body; !strings.Contains(last, `"return_token_ids":true`) {
+		t.Errorf("it is not asked for token ids any more: %s", last)
+	}
+	f.nothingIsLeft()
+}
+
 // An engine that reports no token ids, though it was asked to, is not asked again; one that does
 // is asked each time.
 func TestStream_AnEngineWithoutTokenIDsIsAskedForThemOnce(t *testing.T) {

@@ -29,8 +29,12 @@ func (a streamedAnswer) decode(ctx context.Context, st *requestState, b *binding
 		return answer, failed
 	}
 	server.RecordNoTokenIDs()
+	if answer, failed = a.ask(ctx, st, b, leg, id, part); failed != nil && failed.refusesTokenIDs() {
+		server.ForgetNoTokenIDs() // it quotes the request, which has the word
+		return answer, failed
+	}
 	a.o.Log.Info("the engine refuses "+api.TokenIDsField+", and is asked without: a broken stream of it cannot be continued by its tokens", "server", server.ID())
-	return a.ask(ctx, st, b, leg, id, part)
+	return answer, failed
 }
 
 func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, leg Leg, id string, part connector.LegRequest) (*Answer, *LegError) {
