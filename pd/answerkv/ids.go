@@ -31,8 +31,14 @@ func (l *IDs) Record(prompt, answer []byte) {
 // Spoil says that more was answered than there are ids for.
 func (l *IDs) Spoil() { l.unknown = true }
 
+// add adds ids; where they are more than are remembered of all answers none are kept.
 func (l *IDs) add(list []byte) {
-	l.ids = slices.Grow(l.ids, 1+bytes.Count(list, []byte{','}))
+	more := 1 + bytes.Count(list, []byte{','})
+	if len(l.ids)+more > maxTokens {
+		l.ids, l.unknown = nil, true
+		return
+	}
+	l.ids = slices.Grow(l.ids, more)
 	for id := range bytes.SplitSeq(list, []byte{','}) {
 		value, err := strconv.ParseUint(string(bytes.TrimSpace(id)), 10, 32)
 		l.ids, l.unknown = append(l.ids, uint32(value)), l.unknown || err != nil

@@ -2,6 +2,7 @@ package answerkv
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -56,5 +57,20 @@ func TestIDs_Record(t *testing.T) {
 		if !slices.Equal(l.ids, c.want) || l.unknown != c.bad {
 			t.Errorf("%s: %v, not all known: %v", name, l.ids, l.unknown)
 		}
+	}
+}
+
+// More ids than are remembered of all answers are not kept of one.
+func TestIDs_AreBounded(t *testing.T) {
+	var l IDs
+	l.Record([]byte("1"), nil)
+	many := []byte(strings.Repeat("7,", maxTokens/4) + "7")
+	for range 5 {
+		if l.Record(nil, many); len(l.ids) > maxTokens {
+			t.Fatalf("%d are kept", len(l.ids))
+		}
+	}
+	if !l.unknown {
+		t.Error("all are taken for known")
 	}
 }

@@ -25,9 +25,15 @@ type textTranscript struct {
 
 var errMoreThanText = errors.New("what was said does not determine the rest")
 
-func (t *textTranscript) record(text string) {
-	t.text.WriteString(text)
+// record keeps a piece of the answer, false where it is longer than is kept.
+func (t *textTranscript) record(text string) (kept bool) {
 	t.events++
+	if t.text.Len()+len(text) > mostText {
+		t.text, t.supported = strings.Builder{}, false
+		return false
+	}
+	t.text.WriteString(text)
+	return true
 }
 
 // mayContinueAsChat reports whether the request's answer may be continued by its text: of a

@@ -170,10 +170,7 @@ func (t *Transcript) recordChunk(c *api.Chunk) {
 	}
 	t.promptRead = packedIDs{}
 	if ids, n := api.IDList(c.IDs); n > 0 {
-		if len(t.answer) > 0 {
-			t.answer = append(t.answer, ',')
-		}
-		t.answer, t.answerTokens = append(t.answer, ids...), t.answerTokens+n
+		t.recordIDs(ids, n)
 	}
 	text, finish := c.Text.SaysSomething(), c.Finish.SaysSomething()
 	if text && c.IDs == nil {
@@ -187,8 +184,26 @@ func (t *Transcript) recordChunk(c *api.Chunk) {
 	t.beyondIDs = t.beyondIDs || t.beyondText
 	if text && t.text.supported {
 		said, _ := c.Text.String()
-		t.text.record(said)
+		t.beyondText = !t.text.record(said) || t.beyondText
 	}
+}
+
+// mostText bounds what is kept of an answer, in bytes: of ids, and of text.
+const mostText = api.MaxEvent
+
+// recordIDs keeps so many ids of the answer. Where an engine reports more than that may have, nothing is kept: the client
+// does not see them, and they would take memory for as long as the engine sends.
+func (t *Transcript) recordIDs(ids []byte, n int) {
+	t.answerTokens += n
+	tooMany := t.req.left(t.modelLen, t.promptTokens, t.answerTokens) < 0 || len(t.answer)+len(ids) > mostText
+	if t.beyondIDs = t.beyondIDs || tooMany; t.beyondIDs {
+		t.answer = nil
+		return
+	}
+	if len(t.answer) > 0 {
+		t.answer = append(t.answer, ',')
+	}
+	t.answer = append(t.answer, ids...)
 }
 
 // recordPrompt keeps the ids of the prompt, which ReadPrompt may have read before.

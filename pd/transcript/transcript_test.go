@@ -2,6 +2,7 @@ package transcript
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -54,7 +55,7 @@ func TestTranscript_TheEndOfAWholeAnswer(t *testing.T) {
 		{[]string{last}, false, ""}, // how long the prompt is was not told
 		{[]string{`{"choices":[{"delta":{"reasoning":"hm"}}]}`, first, last}, true, ""},
 	} {
-		s := Transcript{req: Request{Dialect: api.Completions, HideUsage: c.hide}, asked: true}
+		s := Transcript{req: Request{Dialect: api.Completions, HideUsage: c.hide, MaxOutput: 9}, asked: true}
 		for _, e := range c.events {
 			s.recordAt([]byte(e))
 		}
@@ -117,7 +118,7 @@ func TestReadPrompt_TheIDsAreTheEvents(t *testing.T) {
 		"another kind later":     {[]string{fmt.Sprintf(first, "[1,2]"), fmt.Sprintf(first, `["[",3]`)}, "1,2", false},
 		"cut off":                {[]string{`{"prompt_token_ids":[7],"choices":`, fmt.Sprintf(first, "[1]")}, "1", false},
 	} {
-		s := Transcript{req: Request{Dialect: api.Chat}, asked: true}
+		s := Transcript{req: Request{Dialect: api.Chat, MaxOutput: 1 << 20}, asked: true}
 		for _, e := range c.events {
 			s.recordAt([]byte(e))
 		}
@@ -134,7 +135,7 @@ func TestReadPrompt_TheIDsAreTheEvents(t *testing.T) {
 func TestRecord_AnEventAllocatesNothing(t *testing.T) {
 	var room []byte
 	event := []byte(`{"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null,"token_ids":[48113]}]}`)
-	s := Transcript{req: Request{Dialect: api.Chat}, asked: true}
+	s := Transcript{req: Request{Dialect: api.Chat, MaxOutput: 1 << 20}, asked: true}
 	var c api.Chunk
 	if n := testing.AllocsPerRun(100, func() {
 		api.Chat.ReadEvent(event, &c, &s)
@@ -151,7 +152,7 @@ func TestRecord_AnEventAllocatesNothing(t *testing.T) {
 // a token that takes an engine some 10 ms, and no allocation.
 func BenchmarkTranscript_Event(b *testing.B) {
 	event := []byte(`{"id":"chatcmpl-tandem-5b0c1c9e","object":"chat.completion.chunk","created":1763640000,"model":"test-model","choices":[{"index":0,"delta":{"content":" bicycle"},"logprobs":null,"finish_reason":null,"token_ids":[48113]}],"prompt_token_ids":null}`)
-	s := Transcript{req: Request{Dialect: api.Chat}, asked: true}
+	s := Transcript{req: Request{Dialect: api.Chat, MaxOutput: 1 << 20}, asked: true}
 	var c api.Chunk
 	var room []byte
 	b.ReportAllocs()
@@ -201,7 +202,7 @@ func TestRecordPrompt_TakesWhatWasRead(t *testing.T) {
 // they are.
 func TestReadPrompt_LeavesWhatIsKnownUnread(t *testing.T) {
 	for _, list := range []string{"[1,2,3]", "[1.5]", `["]",3]`, `["],\"choices\":[",3]`, "[[1],2]", "[]", "null"} {
-		s := Transcript{req: Request{Dialect: api.Chat}, asked: true}
+		s := Transcript{req: Request{Dialect: api.Chat, MaxOutput: 1 << 20}, asked: true}
 		s.RecordPrompt([]byte("[1,2]"), nil)
 		event := fmt.Sprintf(`{"choices":[{"index":0,"delta":{"content":"a"},"token_ids":[7]}],"prompt_token_ids":%s}`, list)
 		got := s.recordAt([]byte(event))
@@ -214,5 +215,44 @@ func TestReadPrompt_LeavesWhatIsKnownUnread(t *testing.T) {
 		if !s.ReadPrompt([]byte("no number")) {
 			t.Error("the ids of a known prompt are read")
 		}
+	}
+}
+
+// An engine that reports more ids than the answer may have, or more text than is kept, is not followed: nobody would see
+// what that takes.
+func TestTranscript_KeepsNoMoreThanAnAnswerMayHave(t *testing.T) {
+	body, err := api.ParseBody([]byte(`{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("7,", mostText/4) + "7"
+	for name, c := range map[string]struct {
+		max, modelLen int
+		ids           []string
+		kept          string
+	}{
+		"as many as it asks for":           {5, 0, []string{"7,7", "7,7,7"}, "7,7,7,7,7"},
+		"one more":                         {5, 0, []string{"7,7", "7,7,7,7", "7"}, ""},
+		"as many as the model has":         {0, 8, []string{"7,7", "7,7,7"}, "7,7,7,7,7"},
+		"one more than it has":             {0, 8, []string{"7,7", "7,7,7,7", "7"}, ""},
+		"of a model that says it has many": {0, 1 << 62, []string{long, long, long}, ""},
+	} {
+		s, _ := New(Request{Dialect: api.Chat, Body: body, MaxOutput: c.max}, c.modelLen, false)
+		s.StartLeg(Engine{Name: "vllm", MayReportIDs: true}, body)
+		s.recordAt([]byte(`{"choices":[{"index":0,"delta":{"role":"assistant"}}],"prompt_token_ids":[1,2,3]}`))
+		for _, ids := range c.ids {
+			s.recordAt(fmt.Appendf(nil, `{"choices":[{"index":0,"delta":{"content":"a"},"token_ids":[%s]}]}`, ids))
+		}
+		if string(s.answer) != c.kept || s.beyondIDs != (c.kept == "") {
+			t.Errorf("%s: %d bytes are kept, beyond ids: %v", name, len(s.answer), s.beyondIDs)
+		}
+	}
+	s, _ := New(Request{Dialect: api.Chat, Body: body}, 1000, true)
+	s.StartLeg(Engine{Name: "vllm"}, body)
+	for range 5 {
+		s.recordAt(fmt.Appendf(nil, `{"choices":[{"index":0,"delta":{"content":%q}}]}`, strings.Repeat("a", mostText/4)))
+	}
+	if _, err := s.Continue(); s.text.text.Len() > 0 || err == nil {
+		t.Errorf("%d bytes of text are kept, %v", s.text.text.Len(), err)
 	}
 }
