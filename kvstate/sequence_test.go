@@ -486,6 +486,47 @@ func TestIndex_TrimsTheOldestGeneration(t *testing.T) {
 	s.checkTree(t)
 }
 
+// A server that reports more and more blocks, on whatever ranks, does not push another below half of its share.
+func TestIndex_TrimsNoneBelowHalfOfItsShare(t *testing.T) {
+	ix, s := opened(t, Spec{})
+	ix.cfg.MaxBlocks = 4096
+	store := func(s *Source, seq, id, blocks int) {
+		s.ApplyLive(Message{Seq: uint64(seq), Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: engineHashes(id, blocks), tokens: count(100*id, 16*blocks), size: 16, medium: "GPU"})})
+	}
+	store(s, 0, 0, 900)
+	ix.age.confirm(3 * int(ix.age.every)) // what comes now is younger
+	var flood []*Source
+	for rank := range 8 {
+		f, err := ix.Open(Spec{SourceID: SourceID{Server: "flood", Rank: rank}, Model: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(f.Close)
+		flood = append(flood, f)
+	}
+	for i := range 400 {
+		store(flood[i%8], i/8, 10_000+i, 50)
+		if blocks := ix.blocks.Load(); blocks > 4096 {
+			t.Fatalf("%d blocks", blocks)
+		}
+	}
+	if held := s.heldBlocks(); held != 900 {
+		t.Errorf("of the other server's 900 blocks %d are left", held)
+	}
+	if blocks := ix.blocks.Load(); blocks < 3800 {
+		t.Errorf("only %d blocks are left of both", blocks)
+	}
+}
+
+// engineHashes are so many that no other id has.
+func engineHashes(id, n int) []uint64 {
+	hashes := make([]uint64, n)
+	for i := range hashes {
+		hashes[i] = uint64(id)<<32 + uint64(i) + 1
+	}
+	return hashes
+}
+
 // What a feed and its checks report at once is counted one by one.
 func TestSource_ReportsAtOnce(t *testing.T) {
 	_, s, batch := lone(t, true)

@@ -151,6 +151,13 @@ func (s *Source) State() SourceState {
 	return st
 }
 
+// heldBlocks is how many blocks the source holds.
+func (s *Source) heldBlocks() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.blocks()
+}
+
 // Changes counts what would make a new snapshot differ.
 func (s *Source) Changes() uint64 {
 	s.mu.Lock()

@@ -1,5 +1,7 @@
 package kvstate
 
+import "slices"
+
 // trimWhenFull forgets what was confirmed longest ago while there are more blocks than
 // configured, down to 15/16 of that. The goroutine that brought the last block does it, without
 // holding a source's lock; a second one goes on.
@@ -14,11 +16,17 @@ func (ix *Index) trimWhenFull() {
 }
 
 // trimOnce drops at least the excess: the oldest generations first, and of a chain its
-// tail.
+// tail. Each server keeps half of its share of what is left, so that none can push out all that others hold.
 func (ix *Index) trimOnce() (dropped int) {
-	excess := int(ix.blocks.Load()) - ix.cfg.MaxBlocks + ix.cfg.MaxBlocks/16
+	most := ix.cfg.MaxBlocks - ix.cfg.MaxBlocks/16
+	excess := int(ix.blocks.Load()) - most
 	now := ix.age.now()
-	sources := ix.List()
+	sources, held := ix.List(), make(map[string]int) // blocks, by server
+	for _, s := range sources {
+		held[s.spec.Server] += s.heldBlocks()
+	}
+	kept := most / max(1, 2*len(held))
+	sources = slices.DeleteFunc(sources, func(s *Source) bool { return held[s.spec.Server] <= kept })
 	var byAge [ages]int // how many generations ago
 	for _, s := range sources {
 		s.mu.Lock()
@@ -34,11 +42,12 @@ func (ix *Index) trimOnce() (dropped int) {
 	for ; ; oldest /= 2 { // where what is old has younger blocks behind it, these go too
 		for _, s := range sources {
 			s.mu.Lock()
-			before := s.blocks()
 			for _, h := range s.holders {
-				h.trim(func(n *node) bool { return (now-n.age())%ages >= uint32(oldest) }, excess-dropped-before+s.blocks())
+				before := h.blocks()
+				h.trim(func(n *node) bool { return (now-n.age())%ages >= uint32(oldest) }, min(excess-dropped, held[s.spec.Server]-kept))
+				gone := before - h.blocks()
+				dropped, held[s.spec.Server] = dropped+gone, held[s.spec.Server]-gone
 			}
-			dropped += before - s.blocks()
 			s.recount()
 			s.mu.Unlock()
 		}
