@@ -139,17 +139,32 @@ func (ix *Index) Open(spec Spec) (*Source, error) {
 	return s, nil
 }
 
-// modelLocked returns the model of a name, which stays for good once it is known.
+// keptModels is how many models are known before those are forgotten of which no source is open: each takes some 260 KB.
+const keptModels = 64
+
+// modelLocked returns the model of a name, which stays, with its counts, while there are not many.
 func (ix *Index) modelLocked(name string) *model {
 	known := *ix.models.Load()
 	if m := known[name]; m != nil {
 		return m
 	}
 	more := maps.Clone(known)
+	if len(more) >= keptModels {
+		maps.DeleteFunc(more, func(_ string, m *model) bool { return !ix.hasSourceOfLocked(m) })
+	}
 	m := newModel(name, &ix.cfg)
 	more[name] = m
 	ix.models.Store(&more)
 	return m
+}
+
+func (ix *Index) hasSourceOfLocked(m *model) bool {
+	for _, s := range ix.sources {
+		if s.model == m {
+			return true
+		}
+	}
+	return false
 }
 
 // List returns the open sources, in no order.

@@ -176,3 +176,24 @@ func TestMatchChains_IsMatchByHashesAlone(t *testing.T) {
 		t.Errorf("with another secret: %+v", got)
 	}
 }
+
+// Of models that come and go as an engine names them anew, few are known that no source has.
+func TestIndex_ModelsThatAreGoneAreForgotten(t *testing.T) {
+	ix, s := opened(t, Spec{})
+	c, seq := newCache(16, 1), uint64(0)
+	c.compute(count(0, 160), false)
+	c.publish(s, wireForm{}, &seq)
+	for i := range 5 * keptModels {
+		gone, err := ix.Open(Spec{SourceID: SourceID{Server: "other"}, Model: fmt.Sprint("model ", i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		gone.Close()
+		if known := len(ix.Models()); known > keptModels {
+			t.Fatalf("%d models are known", known)
+		}
+	}
+	if got := holds(ix, Prompt{Tokens: count(0, 160)}); got != 160 {
+		t.Errorf("of a model that has a source %d tokens are known, want 160", got)
+	}
+}
