@@ -31,6 +31,7 @@ type legStream struct {
 	idleRuns   bool                   // of the next event; up to the first content another one does
 	side       func() api.PromptUsage // of the usage, as known now
 	server     *pools.Server
+	mostTokens int // that the usage can count
 	hideUsage  bool
 	handoff    *connector.Handoff     // nil without one
 	transcript *transcript.Transcript // what could be continued elsewhere; nil where it cannot
@@ -276,7 +277,7 @@ func (s *legStream) transform(ev api.Event) (_ []byte, err error) {
 // clean notes the usage and removes what belongs between engines; nil if nothing is left.
 func (s *legStream) clean(data []byte) ([]byte, error) {
 	if usage, ok := s.dialect.ReadUsage(data); ok {
-		s.recordUsage(s.handoff.Usage(usage), s.dialect.LastUsage(data))
+		s.recordUsage(s.handoff.Usage(usage.UpTo(s.mostTokens)), s.dialect.LastUsage(data))
 		if s.hideUsage && api.HasNoChoices(data) {
 			return nil, nil
 		}

@@ -30,7 +30,7 @@ func legOf(t *testing.T, f *testFleet, body io.ReadCloser) *legStream {
 	return &legStream{
 		dialect: api.Chat, events: api.NewEventReader(body), body: body, ctx: ctx, cancel: cancel,
 		idle: time.AfterFunc(time.Minute, func() { cancel(errSilent) }), idleLimit: time.Second,
-		side: func() api.PromptUsage { return api.PromptUsage{} }, server: f.Fleet.Servers()[0],
+		side: func() api.PromptUsage { return api.PromptUsage{} }, server: f.Fleet.Servers()[0], mostTokens: 1 << 20,
 		choices: api.NewEndedChoices(1), onGap: func(time.Duration) {}, onEnd: func(StreamResult) {},
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
+	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
 )
@@ -92,6 +93,33 @@ func TestRun_AnotherServerTakesOver(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Usage beyond what the model's context allows is not believed: it is charged to nobody, and no other answer is expected to
+// be so long.
+func TestRun_UsageBeyondTheContextIsNotBelieved(t *testing.T) {
+	const usage = `"usage":{"prompt_tokens":2000000000,"completion_tokens":2000000000,"total_tokens":4000000000}`
+	for stream, body := range map[bool]string{
+		false: `{"choices":[{"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"}],` + usage + `}`,
+		true:  `data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}` + "\n\n" + `data: {"choices":[],` + usage + "}\n\ndata: [DONE]\n\n",
+	} {
+		f := newEngineFleet(t, fleetShape{decode: 1})
+		f.eventually("the context is known", func() bool { return f.Fleet.LongestContext(testModel) > 0 })
+		expected := func() int {
+			return f.Binder.Outputs.Expect(predict.Answer{Model: testModel, Tokens: predict.UnknownOutput})
+		}
+		before := expected()
+		f.answersFirst(http.StatusOK, http.Header{"Content-Type": {map[bool]string{true: "text/event-stream", false: "application/json"}[stream]}}, body)
+		got := f.served(f.asks(api.Chat, map[bool]string{true: `,"stream":true,"stream_options":{"include_usage":true}`}[stream]))
+		counted := got.Usage
+		if stream {
+			counted = got.Stream.Usage()
+		}
+		if counted != (api.Usage{}) || expected() > before {
+			t.Errorf("streamed %v: it counts %+v, and %d tokens are expected", stream, counted, expected())
+		}
+		f.nothingIsLeft()
 	}
 }
 

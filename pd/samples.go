@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"math"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -175,6 +176,17 @@ func (ch *Chooser) learnPrompt(st *requestState, prompt api.Count) {
 	ch.Metrics.choices.ObservePrompt(st.req.Model, st.req.PromptTokens, prompt.Tokens)
 	ch.Prompts.Observe(st.client.Size, prompt.Tokens, time.Now())
 	st.bind.prefix.counted(prompt.Tokens)
+}
+
+// mostTokens is how many tokens the usage of an answer can count, of its prompt or of its output. An engine that counts more
+// is wrong, and the tenant's limits and what is expected of other answers would long bear it. A response may be that of
+// several turns, with a tool between two.
+func (o *Orchestrator) mostTokens(st *requestState) int {
+	longest := o.Fleet.LongestContext(st.bind.base)
+	if longest == 0 || !st.req.Dialect.Split || st.req.Dialect == api.Responses {
+		return math.MaxInt
+	}
+	return min(longest, math.MaxInt32) * max(1, st.req.Answers)
 }
 
 // learnOutput learns from an answer that came to its end how long answers are, and keeps

@@ -83,7 +83,7 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 	s := &legStream{
 		dialect: st.req.Dialect, events: api.NewEventReader(resp.Body), body: resp.Body,
 		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
-		server: server, side: b.promptSide, hideUsage: st.req.HideUsage,
+		server: server, side: b.promptSide, mostTokens: o.mostTokens(st), hideUsage: st.req.HideUsage,
 		opensLate: opensWithToken(server),
 		onGap:     steps.observeGap, transcript: st.transcript, ids: b.legIDs, hideIDs: hideIDs, handoff: b.handoff, choices: api.NewEndedChoices(st.req.Answers),
 	}
@@ -117,7 +117,7 @@ func (a streamedAnswer) fromPrefill(ctx context.Context, st *requestState, b *bi
 	s := &legStream{
 		dialect: st.req.Dialect, events: api.NewEventReader(events), body: io.NopCloser(events),
 		ctx: ctx, cancel: cancel, idle: time.AfterFunc(o.Config.IdleTimeout, func() {}), idleLimit: o.Config.IdleTimeout,
-		server: b.handoff.From, side: func() api.PromptUsage { return api.PromptUsage{} }, hideUsage: st.req.HideUsage,
+		server: b.handoff.From, side: func() api.PromptUsage { return api.PromptUsage{} }, mostTokens: o.mostTokens(st), hideUsage: st.req.HideUsage,
 		onGap: func(time.Duration) {}, transcript: st.transcript,
 		onEnd: func(r StreamResult) {
 			o.countAnswer(st, r.Usage, r.Events)

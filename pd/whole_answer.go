@@ -72,6 +72,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	b.decode.RecordResult(nil)
 	b.prediction.comeTrue()
 	usage, _ := answer.Usage()
+	usage = usage.UpTo(o.mostTokens(st))
 	now := time.Now()
 	sample.whole(now.Sub(start), usage.Output, now)
 	usage = b.handoff.Usage(usage)
@@ -133,6 +134,7 @@ func (b *binding) endWhole(req *Request, output api.Count) {
 func (a wholeAnswer) fromPrefill(_ context.Context, st *requestState, b *binding, data []byte) (*Answer, *LegError) {
 	o := a.o
 	usage, _ := st.req.Dialect.ReadUsage(data)
+	usage = usage.UpTo(o.mostTokens(st))
 	o.countAnswer(st, usage, 0)
 	st.measureUsage(b, usage)
 	return &Answer{Status: http.StatusOK, ContentType: "application/json", Body: data, Usage: usage, Prefill: b.handoff.From.ID()}, nil

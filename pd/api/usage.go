@@ -32,6 +32,16 @@ func (u *Usage) Merge(later Usage) {
 	keep(&u.Cached, later.Cached)
 }
 
+// UpTo leaves out counts of more than so many tokens.
+func (u Usage) UpTo(most int) Usage {
+	for _, c := range []*Count{&u.Prompt, &u.Output, &u.Cached} {
+		if c.Tokens > most {
+			*c = Count{}
+		}
+	}
+	return u
+}
+
 // HasNoChoices reports whether an event has a list of choices with none in it: it came for its usage.
 func HasNoChoices(event []byte) bool {
 	choices := gjson.GetBytes(event, "choices")
