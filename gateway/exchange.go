@@ -290,7 +290,8 @@ func (x *exchange) lookUpModel(req *pd.Request, allowed bool) error {
 		}
 		longest := x.server.fleet.LongestContext(cmp.Or(m.Parent, m.ID))
 		if longest > 0 && req.MaxOutput > longest { // vLLM since 0.32 gives as much as there is room for
-			return &pd.ContextLengthError{Dialect: req.Dialect, Longest: longest, Output: req.MaxOutput, Field: req.MaxField}
+			// Not as a context that is exceeded: clients would shorten their conversation, and get the same again.
+			return invalid(req.MaxField, "%s=%d cannot be greater than max_model_len=%d. Please request fewer output tokens.", req.MaxField, req.MaxOutput, longest)
 		}
 		return nil
 	}

@@ -326,6 +326,17 @@ func (r *refusals) whole(d *api.Dialect) {
 	r.check("malformed HTTP", d, r.raw(g, d, "Content-Length: x\r\n\r\n"), wanted{status: 400, final: true, unread: true})
 	r.check("malformed chunks", d, r.raw(g, d, "Transfer-Encoding: chunked\r\n\r\nx\r\n"), wanted{status: 400, final: true})
 
+	if d.Split && !d.Native {
+		short := alone(r.t)
+		short.URL = listing(r.t, `{"data":[{"id":"m","max_model_len":4}]}`)
+		bound := `,"` + d.Limits()[0] + `":5`
+		if strings.Contains(good, bound) {
+			bound = ""
+		}
+		g = run(r.t, usual(r.t), complete().roundTrip, short)
+		r.check("an answer longer than the context", d, r.ask(g, "POST", d.Path, promptOf(d, bound)), wanted{status: 400, final: true})
+	}
+
 	slow := usual(r.t)
 	slow.config = func(c *Config) { c.ReadTimeout = 50 * time.Millisecond }
 	g = run(r.t, slow, complete().roundTrip, native(d, alone(r.t)))

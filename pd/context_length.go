@@ -13,16 +13,13 @@ import (
 type ContextLengthError struct {
 	Dialect *api.Dialect
 	Longest int    // context of the model, in tokens
-	Prompt  int    // tokens; 0: the answer alone is too long
+	Prompt  int    // tokens
 	Output  int    // tokens that are asked for; 0: the prompt alone is too long
 	Field   string // that bounds the answer; "" where the prompt alone is too long
 }
 
 func (e *ContextLengthError) Error() string {
-	switch {
-	case e.Prompt == 0:
-		return fmt.Sprintf("This model's maximum context length is %d tokens; %s is %d.", e.Longest, e.Field, e.Output)
-	case e.Output == 0:
+	if e.Output == 0 {
 		return fmt.Sprintf("This model's maximum context length is %d tokens. However, your prompt has %d. Please shorten it.", e.Longest, e.Prompt)
 	}
 	return fmt.Sprintf("This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the prompt, %d in the completion). Please reduce the length of the prompt or completion.",
