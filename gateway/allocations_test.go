@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"runtime/debug"
@@ -78,7 +79,12 @@ func allocationsOf(t *testing.T, stream bool, events int) int {
 		t.Fatalf("%d of 200 requests had a prefill leg", engines.prefills)
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // it would empty pools
-	return int(testing.AllocsPerRun(200, func() { client.ask(t) }))
+	// On a busy machine requests take longer, and more of what is done by time falls into them: the least counts.
+	least := math.MaxInt
+	for range 5 {
+		least = min(least, int(testing.AllocsPerRun(200, func() { client.ask(t) })))
+	}
+	return least
 }
 
 // memoryEngines answer one leg at a time, always the same, without an allocation.
