@@ -285,6 +285,9 @@ func (x *exchange) lookUpModel(req *pd.Request, allowed bool) error {
 	m, known := x.server.fleet.Model(req.Model)
 	if served && known && allowed {
 		x.model = m.ID
+		if err := x.server.checkSamples(req); err != nil {
+			return err
+		}
 		if req.MaxOutput == 0 {
 			return nil
 		}

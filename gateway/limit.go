@@ -2,9 +2,12 @@ package gateway
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // limit refuses what one request asks too much of, and bounds answers that the client
@@ -22,6 +25,31 @@ func (x *exchange) limit(req *pd.Request) error {
 		}
 	}
 	return x.limitOutput(req)
+}
+
+// checkSamples refuses several answers to a prompt where all servers of the model give one.
+func (s *Server) checkSamples(req *pd.Request) error {
+	if req.Samples <= 1 {
+		return nil
+	}
+	now, refused := time.Now(), false
+	for _, server := range s.fleet.Servers() {
+		if !server.Role.Serves(pools.Decode) || !server.Serves(req.Model, now) {
+			continue
+		}
+		if !connector.Of(server).OneSample {
+			return nil
+		}
+		refused = true
+	}
+	if !refused {
+		return nil
+	}
+	field := "n"
+	if req.Dialect.Native {
+		field = samplingField
+	}
+	return invalid(field, "The servers of this model give one answer to a prompt (n): SGLang's prefill and decode servers cannot give several. Send the request once for each answer.")
 }
 
 // samplesField is the field by which a request asks for most answers.

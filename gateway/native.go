@@ -91,7 +91,7 @@ func readNative(req *pd.Request) error {
 	if err != nil {
 		return err
 	}
-	req.Answers = prompts * each
+	req.Answers, req.Samples = prompts*each, each
 	if req.Stream, isText = req.Body.Get("stream").Bool(); !req.Body.Get("stream").Null() && !isText {
 		return invalid("stream", "The field stream must be true or false.")
 	}

@@ -206,6 +206,9 @@ func readSamples(req *pd.Request) error {
 			return invalid(field, "The field %s must be a whole number of at least 1.", field)
 		}
 		each = max(each, n)
+		if field == "n" {
+			req.Samples = n
+		}
 	}
 	req.Aggregated = req.Aggregated || each > 1
 	req.Answers = max(1, req.Answers) * each

@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/leader"
 	"github.com/tandem-gateway/tandem/pd/leader/leaderpb"
@@ -43,7 +44,9 @@ func (ch *Chooser) remoteRequest(own *bindRequest) *leaderpb.RemoteRequest {
 	v := ch.takeSnapshot(own.base, own.base, now)
 	exclude := func(role pools.Role, servers []*pools.Server, candidates []cost.Candidate) {
 		for i, s := range servers {
-			if (candidates[i].Excluded || !own.req.subsetAllows(s, role)) && !slices.Contains(r.Excluded, s.ID()) {
+			by := connector.Of(s)
+			unfit := own.req.Samples > 1 && by.OneSample && !by.Aggregated // of which the leader is not told
+			if (candidates[i].Excluded || unfit || !own.req.subsetAllows(s, role)) && !slices.Contains(r.Excluded, s.ID()) {
 				r.Excluded = append(r.Excluded, s.ID())
 			}
 		}

@@ -57,6 +57,8 @@ type Request struct {
 	Aggregated bool
 	// Answers is how many samples of how many prompts are asked for; 0 is one.
 	Answers int
+	// Samples is how many answers to each prompt are asked for (n); 0 is one.
+	Samples int
 	// ForcedTool is set when tool_choice demands a call. vLLM's prefill may
 	// answer 500 to that at one token (vLLM #38911).
 	ForcedTool bool

@@ -169,10 +169,11 @@ type requestKind struct {
 	mustAggregate bool
 	proxied       bool
 	subset        *pools.Subset
+	samples       bool // several
 }
 
 func requestKindOf(r *bindRequest) requestKind {
-	return requestKind{model: r.req.Model, dialect: r.req.Dialect, aggregated: r.req.Aggregated, mustAggregate: r.tried.mustAggregate, proxied: r.req.proxied, subset: r.req.Subset}
+	return requestKind{model: r.req.Model, dialect: r.req.Dialect, aggregated: r.req.Aggregated, mustAggregate: r.tried.mustAggregate, proxied: r.req.proxied, subset: r.req.Subset, samples: r.req.Samples > 1}
 }
 
 // setEligibility writes how each server may serve the request.
@@ -238,10 +239,10 @@ func (sn *Snapshotter) enforced(req *Request, s *pools.Server, by *connector.Con
 	return sn.Config.EnforceDisaggregation && s.Role == pools.Decode && !req.Aggregated && pairable(req, by)
 }
 
-// pairable reports whether a connector has pairs for the request's API. A proxy sends one leg:
+// pairable reports whether a connector has pairs for the request's API and its samples. A proxy sends one leg:
 // decode has to call prefill itself.
 func pairable(req *Request, by *connector.Connector) bool {
-	return by.Pairs && (by.DecodeDriven || !req.proxied) && req.Dialect.Split && (by.Dialects == nil || slices.Contains(by.Dialects, req.Dialect))
+	return by.Pairs && !(by.OneSample && req.Samples > 1) && (by.DecodeDriven || !req.proxied) && req.Dialect.Split && (by.Dialects == nil || slices.Contains(by.Dialects, req.Dialect))
 }
 
 // snapshotFor is the snapshot of one request that is bound at once. Servers that refused the claim

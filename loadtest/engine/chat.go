@@ -67,7 +67,7 @@ func (e *Engine) prepare(x *exchange, in *chatRequest) (*chatWork, error) {
 		return nil, err
 	}
 	g.prompts = [][]int32{prompt}
-	if g.transfer, err = e.transferOf(x, &in.requestFields, g.n); err != nil {
+	if g.transfer, err = e.transferOf(x, &in.requestFields, 1, g.n); err != nil {
 		return nil, err
 	}
 	call, err := e.callOf(in.Tools, in.ToolChoice, in.Messages)

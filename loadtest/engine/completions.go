@@ -50,7 +50,7 @@ func (e *Engine) prepareCompletion(x *exchange, in *completionRequest) (*generat
 	for i := range g.prompts {
 		g.prompts[i] = e.truncate(g.prompts[i], &in.requestFields)
 	}
-	if g.transfer, err = e.transferOf(x, &in.requestFields, len(g.prompts)*g.n); err != nil {
+	if g.transfer, err = e.transferOf(x, &in.requestFields, len(g.prompts), g.n); err != nil {
 		return nil, err
 	}
 	format, err := in.format()

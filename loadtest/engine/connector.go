@@ -30,11 +30,11 @@ func Connectors() []string {
 		ConnectorTRTLLM, ConnectorStore, ConnectorSidecar}
 }
 
-// transferOf reads what a request says about its KV. answers is how many it asks for.
-func (e *Engine) transferOf(x *exchange, f *requestFields, answers int) (p transferParams, err error) {
+// transferOf reads what a request says about its KV. It asks for n answers to each of its prompts.
+func (e *Engine) transferOf(x *exchange, f *requestFields, prompts, n int) (p transferParams, err error) {
 	switch e.cfg.Connector {
 	case ConnectorSGLang:
-		return e.sglangParams(f, answers)
+		return e.sglangParams(f, prompts, n)
 	case ConnectorNIXLPush:
 		p, err = pushParams(x, f)
 	case ConnectorMooncake:

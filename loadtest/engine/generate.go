@@ -149,7 +149,7 @@ func (e *Engine) prepareNative(x *exchange, in *generateNative) (*generation, er
 	if g.prompts, err = e.parsePrompts(raw, true); err != nil {
 		return nil, err
 	}
-	g.transfer, err = e.transferOf(x, &f, len(g.prompts)*g.n)
+	g.transfer, err = e.transferOf(x, &f, len(g.prompts), g.n)
 	return g, err
 }
 

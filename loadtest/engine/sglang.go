@@ -20,8 +20,10 @@ type sglangFields struct {
 }
 
 // sglangParams refuses what would let an engine wait for a peer that does not come. An engine of no
-// disaggregation mode (both) does not read the fields.
-func (e *Engine) sglangParams(f *requestFields, answers int) (transferParams, error) {
+// disaggregation mode (both) does not read the fields. All answers to a prompt meet in the prompt's room, whatever
+// rooms there are for them (0.5.23, srt/managers/tokenizer_manager.py, _handle_batch_request), and a room is used once.
+func (e *Engine) sglangParams(f *requestFields, prompts, n int) (transferParams, error) {
+	answers := prompts * n
 	p := transferParams{rank: f.RoutedDPRank}
 	if p.rank != nil && (*p.rank < 0 || *p.rank >= len(e.ranks)) {
 		return p, badRequest("routed_dp_rank", "routed_dp_rank %d is out of range [0, %d)", *p.rank, len(e.ranks))
@@ -47,7 +49,9 @@ func (e *Engine) sglangParams(f *requestFields, answers int) (transferParams, er
 		if f.PrefillDPRank != nil {
 			at.rank = *f.PrefillDPRank
 		}
-		p.bootstraps = append(p.bootstraps, at)
+		if i < prompts {
+			p.bootstraps = append(p.bootstraps, slices.Repeat([]*bootstrapRoom{at}, n)...)
+		}
 	}
 	if p.prefillLeg {
 		follows := int(rooms[0] % int64(len(e.ranks)))

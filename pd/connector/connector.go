@@ -27,6 +27,8 @@ type Connector struct {
 	DecodeDriven bool
 	// Pairs: servers run as pairs. Aggregated: a decode server also serves requests whole.
 	Pairs, Aggregated bool
+	// OneSample: a pair gives one answer to a prompt.
+	OneSample bool
 	// HigherPriorityFirst: of two requests the engine serves the one of higher priority first,
 	// where it schedules by priority at all. Else the lower one.
 	HigherPriorityFirst bool

@@ -14,9 +14,11 @@ const bootstrapPort = 8998
 // sglang is SGLang's disaggregation: both engines get the request at once and meet in
 // a room of the prefill server's bootstrap server. Prefill computes once decode has
 // room for the KV, and decode's answer holds prefill's token too (sglang
-// sgl-model-gateway, pd_router). A decode server cannot serve a request whole.
+// sgl-model-gateway, pd_router). A decode server cannot serve a request whole. Of several answers to a prompt (n) each
+// engine takes all to the room of the first, where they fail, wait in vain or get what belongs to another (0.5.23
+// srt/managers/tokenizer_manager.py, _handle_batch_request; sgl-project/sglang#40297).
 var sglang = &Connector{
-	Engine: "sglang", ConcurrentLegs: true, RespondsAfterTransfer: true, Pairs: true, HigherPriorityFirst: true, ReportsCachedTokens: true,
+	Engine: "sglang", ConcurrentLegs: true, OneSample: true, RespondsAfterTransfer: true, Pairs: true, HigherPriorityFirst: true, ReportsCachedTokens: true,
 	Prefill: sglangPrefill, decode: sglangDecode,
 	// The engines' word for a room that broke, whichever side broke it.
 	TransferFault: func(body []byte) bool { return bytes.Contains(body, []byte("KVTransferError")) },

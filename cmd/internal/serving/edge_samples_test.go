@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
 )
 
 // sampleCounts are requests for answers by a key that may ask for two.
@@ -42,18 +44,24 @@ var sampleCounts = []struct {
 }
 
 func TestEdge_AnswersAreCountedOverAllPrompts(t *testing.T) {
-	c := newNativeWith(t, withKeys(t, "sk-ada tenant=ada max-samples=2"))
+	whole, keys := startTestEngine(t, engine.RoleBoth, sglangEngine), withKeys(t, "sk-ada tenant=ada max-samples=2")
+	c := newNativeWith(t, func(cfg *config) { // pairs give a prompt one answer
+		keys(cfg)
+		cfg.servers[2].add(serverEntry{URL: whole.URL(), Connector: "aggregated", Native: true})
+	})
+	eventually(t, "all are up", func() bool { return c.metric("tandem_server_up") == 3 })
+	engines := append(c.decode, whole)
 	for _, x := range sampleCounts {
 		body := `{"model":"test-model",` + x.fields + `}`
 		if x.path != "/generate" {
 			body = `{"model":"test-model","max_tokens":2,` + x.fields + `}`
 		}
-		before := len(requests(c.decode, x.path))
+		before := len(requests(engines, x.path))
 		got := c.post(x.path, body, "Authorization", "Bearer sk-ada")
 		if got.status != x.status {
 			t.Errorf("%s {%s}: %d %s", x.path, x.fields, got.status, got.body)
 		}
-		if n := len(requests(c.decode, x.path)) - before; x.status == 400 && n != 0 {
+		if n := len(requests(engines, x.path)) - before; x.status == 400 && n != 0 {
 			t.Errorf("%s {%s}: reached an engine", x.path, x.fields)
 		}
 	}

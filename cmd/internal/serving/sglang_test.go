@@ -171,10 +171,10 @@ func TestSGLang_AnAggregatedServerTakesWhatPairsCannot(t *testing.T) {
 	}
 }
 
-func TestSGLang_SeveralAnswersMeetInRoomsOfTheirOwn(t *testing.T) {
+func TestSGLang_SeveralPromptsMeetInRoomsOfTheirOwn(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})
 	for _, b := range []struct{ path, body string }{
-		{"/v1/chat/completions", chatBody(`,"n":3`)},
+		{"/v1/completions", `{"model":"test-model","max_tokens":9,"prompt":["the river","of stone and of the bridge across it","the city"]}`},
 		{"/v1/completions", `{"model":"test-model","max_tokens":9,"prompt":["the river and the city","of stone and of the bridge across it","hi"]}`},
 	} {
 		got, want := c.post(b.path, b.body), reference(t, b.path, b.body)
@@ -190,6 +190,46 @@ func TestSGLang_SeveralAnswersMeetInRoomsOfTheirOwn(t *testing.T) {
 		}
 	}
 	c.nothingIsLeft(6)
+}
+
+// Of several answers to a prompt SGLang's pairs bring the KV of one: without another server they are refused before an
+// engine gets them.
+func TestSGLang_SeveralAnswersToAPromptAreRefusedToPairs(t *testing.T) {
+	c := newNative(t)
+	for path, body := range map[string]string{
+		"/v1/chat/completions": chatBody(`,"n":3`),
+		"/v1/completions":      `{"model":"test-model","max_tokens":9,"prompt":["the river","the city"],"n":2}`,
+		"/generate":            `{"text":"the river","sampling_params":{"max_new_tokens":4,"n":3}}`,
+	} {
+		got, field := c.post(path, body), map[bool]string{true: "sampling_params", false: "n"}[path == "/generate"]
+		if got.status != 400 || gjson.Get(got.body, "error.param").String() != field || !strings.Contains(got.body, "one answer to a prompt") {
+			t.Errorf("%s: %d %s", path, got.status, got.body)
+		}
+		if n := len(requests(c.prefill, path)) + len(requests(c.decode, path)); n != 0 {
+			t.Errorf("%s reached engines", path)
+		}
+	}
+}
+
+func TestSGLang_SeveralAnswersToAPromptRunOnAServerThatDoesBoth(t *testing.T) {
+	whole := startTestEngine(t, engine.RoleBoth, sglangEngine)
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine, config: func(cfg *config) {
+		cfg.servers[2].add(serverEntry{URL: whole.URL(), Connector: "aggregated"})
+	}})
+	eventually(t, "it is up", func() bool { return c.metric("tandem_server_up") == 3 })
+	for _, b := range []struct{ path, body string }{
+		{"/v1/chat/completions", chatBody(`,"n":3`)},
+		{"/v1/completions", `{"model":"test-model","max_tokens":9,"prompt":["the river","the city"],"n":2}`},
+	} {
+		for range 3 { // a pair would be cheaper for some
+			got, want := c.post(b.path, b.body), reference(t, b.path, b.body)
+			if got.status != 200 || got.header.Get("X-Tandem-Prefill") != "" ||
+				gjson.Get(got.body, "choices.#.text").Raw != gjson.Get(want.body, "choices.#.text").Raw ||
+				gjson.Get(got.body, "choices.#.message.content").Raw != gjson.Get(want.body, "choices.#.message.content").Raw {
+				t.Errorf("%s: %d %.400s\nwant %.400s", b.path, got.status, got.body, want.body)
+			}
+		}
+	}
 }
 
 // SGLang takes best_of and gives n answers all the same, so there are rooms for n.
