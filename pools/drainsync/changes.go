@@ -33,6 +33,7 @@ func (c change) text() string {
 // changes are what this gateway writes: what an operator said here; what Redis has lost, or has as it
 // was before; and of what is old that it still holds, or that it is forgotten.
 func (v view) changes(now time.Time) (all []change) {
+	now = now.Truncate(time.Second) // as it is written
 	for id, drain := range v.unwritten {
 		all = append(all, change{id, &record{drain, v.after(id, now)}, true})
 	}
@@ -71,7 +72,6 @@ func (v view) isSetBack(id string) bool {
 
 // after is now, but later than all that was said of a server, by whatever clock.
 func (v view) after(id string, now time.Time) time.Time {
-	now = now.Truncate(time.Second)
 	for _, r := range []record{v.shared[id], v.newest[id]} {
 		if !now.After(r.at) {
 			now = r.at.Add(time.Second)

@@ -132,12 +132,14 @@ func (s *Sync) round(ctx context.Context) error {
 		here.present[server.ID()] = true
 	}
 	for _, c := range here.changes(now) {
-		if err := write.Run(ctx, s.client, []string{s.key}, c.server, texts[c.server], c.text(), c.force).Err(); err != nil {
+		written, err := write.Run(ctx, s.client, []string{s.key}, c.server, texts[c.server], c.text(), c.force).Bool()
+		switch {
+		case err != nil:
 			return fmt.Errorf("write drains: %w", err)
-		}
-		if c.record != nil {
+		case !written: // another gateway wrote meanwhile: the next round reads it
+		case c.record != nil:
 			here.shared[c.server] = *c.record
-		} else {
+		default:
 			delete(here.shared, c.server)
 		}
 	}
@@ -174,7 +176,7 @@ func (s *Sync) take(seen view) {
 }
 
 // write sets a field of the hash, or deletes it where the new text is empty, if it is still as it
-// was read, or in any case. The hash expires two days after the last write, so after all that is in it.
+// was read, or in any case, and returns whether it did. The hash expires two days after the last write, so after all that is in it.
 var write = redis.NewScript(`
 if ARGV[4] ~= '1' and (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then
   return 0

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -271,6 +272,41 @@ func TestWrite_LeavesWhatIsNewer(t *testing.T) {
 		if got := set(c.read, c.text, c.force); got != c.want {
 			t.Errorf("%d: %q is kept, want %q", i, got, c.want)
 		}
+	}
+}
+
+// meanwhile is a hook of a client that does something once, before its first script.
+type meanwhile struct {
+	once sync.Once
+	do   func()
+}
+
+func (m *meanwhile) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (m *meanwhile) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (m *meanwhile) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			m.once.Do(m.do)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// A gateway that would have said again that a server drains, when another one was told the opposite
+// between its look and its write, does not take what it would have written for what was said.
+func TestSync_WhatIsNewerThanALookHolds(t *testing.T) {
+	r := redisserver.Start(t)
+	g := newGateway(t, r, "a")
+	r.Do("HSET", "test:drains", "a:1", record{true, time.Now().Add(-2 * refresh)}.String())
+	g.client.(*redis.Client).AddHook(&meanwhile{do: func() { r.Do("HSET", "test:drains", "a:1", record{false, time.Now()}.String()) }})
+	shares(t, g)
+	wantDraining(t, "in the next round", "", g)
+	if said := r.Ask("HGET", "test:drains", "a:1"); !strings.HasPrefix(said, "0 ") {
+		t.Errorf("Redis has %q", said)
 	}
 }
 
