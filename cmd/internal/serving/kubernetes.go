@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -91,6 +92,9 @@ func askKubernetes(ctx context.Context, cfg kube.Config) ([]pools.Spec, error) {
 	}()
 	select {
 	case specs := <-found:
+		if missing := k.MissingPools(); len(missing) > 0 {
+			return nil, fmt.Errorf("Kubernetes has no InferencePool %s", strings.Join(missing, ", "))
+		}
 		return specs, nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("Kubernetes does not say which servers there are: %s", k.Problem())

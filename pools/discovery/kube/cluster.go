@@ -243,7 +243,7 @@ func (k *Cluster) Run(ctx context.Context) {
 		specs, problems := v.specs()
 		k.logProblems(wrong, problems)
 		wrong = problems
-		missing = k.logMissingPools(missing, v.pools)
+		missing = k.logMissingPools(missing, v)
 		if first || !reflect.DeepEqual(specs, last) {
 			k.found(specs)
 			last = specs
@@ -276,13 +276,23 @@ func (k *Cluster) logProblems(before, now map[string]error) {
 
 // logMissingPools logs which InferencePools are named and are not there, where they were not missing before, and
 // returns them.
-func (k *Cluster) logMissingPools(before []string, there []*inferencePool) (missing []string) {
-	for _, name := range k.cfg.InferencePools {
-		if slices.ContainsFunc(there, func(p *inferencePool) bool { return p.Name == name }) {
-			continue
-		}
-		if missing = append(missing, name); !slices.Contains(before, name) {
+func (k *Cluster) logMissingPools(before []string, v view) (missing []string) {
+	missing = k.missingPools(v)
+	for _, name := range missing {
+		if !slices.Contains(before, name) {
 			k.log.Warn("there is no InferencePool of this name: none of its pods is a server", "pool", name, "namespace", k.cfg.Namespace)
+		}
+	}
+	return missing
+}
+
+// MissingPools are the InferencePools that are named and are not there, once servers were reported.
+func (k *Cluster) MissingPools() []string { return k.missingPools(k.view()) }
+
+func (k *Cluster) missingPools(v view) (missing []string) {
+	for _, name := range k.cfg.InferencePools {
+		if !slices.ContainsFunc(v.pools, func(p *inferencePool) bool { return p.Name == name }) {
+			missing = append(missing, name)
 		}
 	}
 	return missing

@@ -465,6 +465,9 @@ spec: {selector: {matchLabels: {app: x}}, targetPorts: [{number: 8000}]}}`, vers
 	})
 	pool("DELETED", 4)
 	eventually(t, "it is missing again", func() bool { return said("mine") == 2 })
+	if missing := k.MissingPools(); !slices.Equal(missing, []string{"mine", "typo"}) {
+		t.Errorf("missing are %q", missing)
+	}
 	if said("typo") != 1 {
 		t.Errorf("the one that is never there is said %d times", said("typo"))
 	}

@@ -42,8 +42,8 @@ type inferencePool struct {
 // specs returns the servers of the view, by ID, and what is wrong with pods and
 // EndpointSlices that should be servers and are not, by their names. Several objects may
 // have one address: a pod that leaves and the next one that got its IP, endpoints in two
-// EndpointSlices. Pods count before endpoints, the newer pod before the older one, and an
-// endpoint that takes requests before one that does not.
+// EndpointSlices. Pods count before endpoints, of either what takes requests before what does
+// not, and then the newer pod before the older one.
 func (v view) specs() (specs []pools.Spec, problems map[string]error) {
 	problems = make(map[string]error)
 	check := func(object string, found []pools.Spec, err error) []pools.Spec {
@@ -56,7 +56,10 @@ func (v view) specs() (specs []pools.Spec, problems map[string]error) {
 		}
 		return found
 	}
-	for _, pod := range slices.SortedFunc(slices.Values(v.pods), newerFirst) {
+	newer := func(a, b *corev1.Pod) int {
+		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	}
+	for _, pod := range slices.SortedFunc(slices.Values(v.pods), newer) {
 		if ports, selected := v.selects(pod); selected {
 			found, err := v.podSpecs(pod, ports)
 			specs = append(specs, check("pod/"+pod.Name, found, err)...)
@@ -69,26 +72,22 @@ func (v view) specs() (specs []pools.Spec, problems map[string]error) {
 		found, err := v.sliceSpecs(slice, inIPv4)
 		endpoints = append(endpoints, check("endpointslice/"+slice.Name, found, err)...)
 	}
-	for _, drains := range []bool{false, true} {
-		for _, s := range endpoints {
-			if s.Drain == drains {
-				specs = append(specs, s)
-			}
-		}
+	for _, of := range [][]pools.Spec{specs, endpoints} {
+		slices.SortStableFunc(of, drainingLast)
 	}
+	specs = append(specs, endpoints...)
 	slices.SortStableFunc(specs, func(a, b pools.Spec) int { return strings.Compare(a.ID(), b.ID()) })
 	return slices.CompactFunc(specs, func(a, b pools.Spec) bool { return a.ID() == b.ID() }), problems
 }
 
-// newerFirst orders pods by their age, those of one second so that one that stays is before one that leaves.
-func newerFirst(a, b *corev1.Pod) int {
-	leaves := func(pod *corev1.Pod) int {
-		if pod.DeletionTimestamp != nil {
-			return 1
-		}
+func drainingLast(a, b pools.Spec) int {
+	switch {
+	case a.Drain == b.Drain:
 		return 0
+	case a.Drain:
+		return 1
 	}
-	return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(leaves(a), leaves(b)), strings.Compare(a.Name, b.Name))
+	return -1
 }
 
 // selects reports whether a pod should be a server, and which ports a pool
@@ -134,9 +133,9 @@ func podReady(pod *corev1.Pod) bool {
 // sliceSpecs returns the servers of an EndpointSlice: of each endpoint the ports
 // whose name begins with "http", or all if none is called so. What is said of them
 // are the labels of the Service, which Kubernetes copies to its slices. Of the pods that
-// are in IPv4 slices too, as those of a Service with both families are, the IPv6 address is
+// are in IPv4 slices of the Service too, as those of one with both families are, the IPv6 address is
 // left out: it is the same engine.
-func (v view) sliceSpecs(slice *discoveryv1.EndpointSlice, inIPv4 map[string]bool) ([]pools.Spec, error) {
+func (v view) sliceSpecs(slice *discoveryv1.EndpointSlice, inIPv4 map[podOf]bool) ([]pools.Spec, error) {
 	sign, err := readAnnotations(slice)
 	if err != nil {
 		return nil, err
@@ -156,7 +155,7 @@ func (v view) sliceSpecs(slice *discoveryv1.EndpointSlice, inIPv4 map[string]boo
 		ready := serving == nil || *serving // the API defines unknown as ready
 		on.Drain = on.Drain || !ready || deref(endpoint.Conditions.Terminating)
 		pod := endpoint.TargetRef
-		if pod != nil && slice.AddressType == discoveryv1.AddressTypeIPv6 && inIPv4[pod.Name] {
+		if pod != nil && slice.AddressType == discoveryv1.AddressTypeIPv6 && inIPv4[podOf{slice.Labels[discoveryv1.LabelServiceName], pod.Name}] {
 			continue
 		}
 		for _, address := range endpoint.Addresses {
@@ -173,31 +172,38 @@ func (v view) sliceSpecs(slice *discoveryv1.EndpointSlice, inIPv4 map[string]boo
 	return all, nil
 }
 
-// podsInIPv4 are the names of the pods whose IPv4 address an EndpointSlice has.
-func (v view) podsInIPv4() map[string]bool {
-	names := make(map[string]bool)
+// podOf is a pod of a Service, by their names.
+type podOf struct{ service, name string }
+
+// podsInIPv4 are the pods of which an EndpointSlice of the Service has an IPv4 address.
+func (v view) podsInIPv4() map[podOf]bool {
+	pods := make(map[podOf]bool)
 	for _, slice := range v.slices {
 		if slice.AddressType != discoveryv1.AddressTypeIPv4 {
 			continue
 		}
 		for _, endpoint := range slice.Endpoints {
 			if endpoint.TargetRef != nil {
-				names[endpoint.TargetRef.Name] = true
+				pods[podOf{slice.Labels[discoveryv1.LabelServiceName], endpoint.TargetRef.Name}] = true
 			}
 		}
 	}
-	return names
+	return pods
 }
 
+// slicePorts are the ports of a slice, each once: two ports of a Service may lead to one of its pods.
 func slicePorts(slice *discoveryv1.EndpointSlice) []int {
 	var named, all []int
 	for _, p := range slice.Ports {
-		if p.Port == nil || slices.Contains(all, int(*p.Port)) { // two ports of a Service may lead to one
+		if p.Port == nil {
 			continue
 		}
-		all = append(all, int(*p.Port))
-		if strings.HasPrefix(deref(p.Name), "http") {
-			named = append(named, int(*p.Port))
+		port := int(*p.Port)
+		if !slices.Contains(all, port) {
+			all = append(all, port)
+		}
+		if strings.HasPrefix(deref(p.Name), "http") && !slices.Contains(named, port) {
+			named = append(named, port)
 		}
 	}
 	if len(named) > 0 {
