@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/histogram"
+	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -24,20 +25,21 @@ type streamedAnswer struct{ o *Orchestrator }
 func (a streamedAnswer) decode(ctx context.Context, st *requestState, b *binding, leg Leg, id string, part connector.LegRequest) (*Answer, *LegError) {
 	server := b.decode.Server()
 	mayReport := server.ReportsTokenIDs()
-	answer, failed := a.ask(ctx, st, b, leg, id, part)
+	answer, failed := a.ask(ctx, st, b, leg, id, part, streamEngine(server))
 	if failed == nil || !mayReport || st.transcript == nil || !failed.refusesTokenIDs() || part.Body.Get(api.TokenIDsField) != nil {
 		return answer, failed
 	}
-	server.RecordNoTokenIDs()
-	if answer, failed = a.ask(ctx, st, b, leg, id, part); failed != nil && failed.refusesTokenIDs() {
-		server.ForgetNoTokenIDs() // it quotes the request, which has the word
-		return answer, failed
+	without := streamEngine(server)
+	without.MayReportIDs = false
+	if answer, failed = a.ask(ctx, st, b, leg, id, part, without); failed != nil && failed.refusesTokenIDs() {
+		return answer, failed // it quotes the request, which has the word
 	}
+	server.RecordNoTokenIDs()
 	a.o.Log.Info("the engine refuses "+api.TokenIDsField+", and is asked without: a broken stream of it cannot be continued by its tokens", "server", server.ID())
 	return answer, failed
 }
 
-func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, leg Leg, id string, part connector.LegRequest) (*Answer, *LegError) {
+func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, leg Leg, id string, part connector.LegRequest, engine transcript.Engine) (*Answer, *LegError) {
 	o := a.o
 	server := b.decode.Server()
 	start := time.Now()
@@ -62,7 +64,7 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 		}
 	}()
 	if st.transcript != nil {
-		part.Body = st.transcript.StartLeg(streamEngine(server), part.Body)
+		part.Body = st.transcript.StartLeg(engine, part.Body)
 	}
 	hideIDs := false
 	if b.legIDs = nil; (answerKV{o}).wantsIDs(st, b) {

@@ -161,9 +161,6 @@ func (l *serverState) RecordCachedTokens() { l.cachedTokens.Store(true) }
 // started anew.
 func (l *serverState) RecordNoTokenIDs() { l.noTokenIDs.Store(l.Incarnation()) }
 
-// ForgetNoTokenIDs takes RecordNoTokenIDs back.
-func (l *serverState) ForgetNoTokenIDs() { l.noTokenIDs.Store(0) }
-
 // RecordReadsPromptIDs remembers that the engine reads the ids of a chat's prompt in place of its messages, until it is
 // started anew.
 func (l *serverState) RecordReadsPromptIDs() { l.readsPromptIDs.Store(l.Incarnation() + 1) }
