@@ -289,7 +289,7 @@ func (e *PickExchange) AnswerHead(status int, h http.Header, served string) {
 	if status == http.StatusOK && !coded {
 		stream := strings.HasPrefix(h.Get("Content-Type"), "text/event-stream")
 		a.passing = api.NewPassingAnswer(a.req.Dialect, stream, a.req.Answers)
-		a.passing.HideUsage = a.req.HideUsage
+		a.passing.HideUsage, a.passing.MostTokens = a.req.HideUsage, a.e.pick.MostTokens()
 	}
 }
 
@@ -456,6 +456,9 @@ func mayAskAny(method, path string) bool {
 	case http.MethodOptions:
 		return true
 	case http.MethodGet, http.MethodHead:
+		if strings.Contains(strings.ReplaceAll(strings.ToLower(path), "%2e", "."), "/..") { // it leads elsewhere
+			return false
+		}
 		return strings.HasSuffix(path, "/models") || strings.Contains(path, "/v1/models/") || strings.HasSuffix(path, "/health")
 	}
 	return false

@@ -502,7 +502,7 @@ func TestPickExchange_AnAPIByItsPath(t *testing.T) {
 			t.Errorf("%s is taken for %s, %v", path, e.x.dialect.Name, err)
 		}
 	}
-	// A client chooses the path: of one of slashes alone each part was looked up with all behind it.
+	// A client chooses the path, however many parts it has.
 	slashes := strings.Repeat("/", 60<<10)
 	if n := testing.AllocsPerRun(1, func() { g.server.dialectOf(slashes) }); n > 10 {
 		t.Errorf("a path of 60 KB makes %v allocations", n)
@@ -658,7 +658,7 @@ func TestPickAny_OfPathsForClients(t *testing.T) {
 			}
 		}
 	}
-	for _, request := range []string{"GET /flush_cache", "GET /release_memory_occupation", "GET /metrics", "GET /server_info", "GET /v1/responses/1", "HEAD /metrics", "GET /flush_cache?/v1/models/",
+	for _, request := range []string{"GET /flush_cache", "GET /release_memory_occupation", "GET /metrics", "GET /server_info", "GET /v1/responses/1", "HEAD /metrics", "GET /flush_cache?/v1/models/", "GET /v1/models/../../flush_cache", "GET /v1/models/%2E./%2e%2e/flush_cache",
 		"DELETE /v1/models/model", "PUT /v1/models", "GET ", "GET /", "GET /models/flush_cache", "GET /xmodels"} {
 		method, path, _ := strings.Cut(request, " ")
 		if got, err := g.server.PickAny(t.Context(), method, path, proxied{}, nil); !errors.Is(err, errNotFound) {

@@ -199,6 +199,9 @@ func (p *Pick) RecordContent(closes bool, now time.Time) {
 	p.lastAt = now
 }
 
+// MostTokens is what the usage of the answer can count of its prompt or of its output.
+func (p *Pick) MostTokens() int { return p.o.mostTokens(p.st) }
+
 // Settle records an answer that came to its end, with what the engine counted.
 func (p *Pick) Settle(u api.Usage) {
 	if !p.end() {

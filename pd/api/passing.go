@@ -18,6 +18,8 @@ type PassingAnswer struct {
 
 	// HideUsage: the client gets no event that has only the usage.
 	HideUsage bool
+	// MostTokens is what the usage can count of a prompt or an output; what is more is left out. 0: no bound is known.
+	MostTokens int
 
 	Usage    Usage  // as far as it is reported
 	Content  int    // content events so far
@@ -127,6 +129,9 @@ func (a *PassingAnswer) event(raw []byte) (onlyUsage bool) {
 // recordUsage merges a usage report, if there is one.
 func (a *PassingAnswer) recordUsage(data []byte) bool {
 	u, ok := a.dialect.ReadUsage(data)
+	if a.MostTokens > 0 {
+		u = u.UpTo(a.MostTokens)
+	}
 	a.Usage.Merge(u)
 	return ok
 }

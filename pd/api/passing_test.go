@@ -131,3 +131,20 @@ func BenchmarkPassingAnswer(b *testing.B) {
 		}
 	}
 }
+
+// A count of more than the answer can have is left out, of streams and of whole answers; others count.
+func TestPassingAnswer_UsageIsBounded(t *testing.T) {
+	const usage = `"usage":{"prompt_tokens":2000000000,"completion_tokens":3}`
+	for stream, text := range map[bool]string{
+		true:  `data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}` + "\n\n" + `data: {"choices":[],` + usage + "}\n\ndata: [DONE]\n\n",
+		false: `{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],` + usage + `}`,
+	} {
+		a := NewPassingAnswer(Chat, stream, 1)
+		a.MostTokens = 1000
+		a.Add([]byte(text))
+		a.End()
+		if a.Usage.Prompt.Known || a.Usage.Output.Tokens != 3 {
+			t.Errorf("streamed %v: %+v", stream, a.Usage)
+		}
+	}
+}
