@@ -2,15 +2,18 @@ package pd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
+	"github.com/tidwall/gjson"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -232,12 +235,10 @@ func (e *LegError) mayBeRead() bool { return !errors.Is(e.Err, enginehttp.ErrUnr
 
 // engineDied reports whether the engine said that it is dead: vLLM's API server answers
 // with EngineDeadError whatever its EngineCore was serving, and then ends
-// (vllm/v1/engine/exceptions.py). What refuses a request may quote it, and with it these words.
-func (e *LegError) engineDied() bool { return e.Kind != Refused && saysEngineDied(e.engineMessage()) }
+// (vllm/v1/engine/exceptions.py).
+func (e *LegError) engineDied() bool { return saysEngineDied(e.Kind, e.engineMessage()) }
 
-func (e *BrokenStreamError) engineDied() bool {
-	return KindOf(e.Status) != Refused && saysEngineDied(e.Event)
-}
+func (e *BrokenStreamError) engineDied() bool { return saysEngineDied(KindOf(e.Status), e.Event) }
 
 // lostConnection reports whether the stream broke as it does when its server dies.
 func (e *BrokenStreamError) lostConnection() bool {
@@ -250,8 +251,14 @@ func (e *BrokenStreamError) mayBeRead() bool {
 	return !errors.As(e.Err, &behind) || behind.Kind != Unsent && behind.mayBeRead()
 }
 
-func saysEngineDied(said []byte) bool {
-	return bytes.Contains(said, []byte("EngineCore encountered an issue")) || bytes.Contains(said, []byte("EngineDeadError"))
+// saysEngineDied reports whether an engine said in an answer of some kind that it is dead. What refuses a request may
+// quote it, and with it these words, but behind others; vLLM before 0.32 says 400 of its own death as well.
+func saysEngineDied(kind Kind, said []byte) bool {
+	const issue = "EngineCore encountered an issue"
+	if kind == Refused {
+		return strings.HasPrefix(cmp.Or(gjson.GetBytes(said, "error.message").Str, gjson.GetBytes(said, "message").Str), issue)
+	}
+	return bytes.Contains(said, []byte(issue)) || bytes.Contains(said, []byte("EngineDeadError"))
 }
 
 // isTimeout reports whether an error says only that something took too long.

@@ -157,6 +157,7 @@ func TestLegError_VerdictIsForTheServersFaults(t *testing.T) {
 // own fault, and no lost connection.
 func TestLegError_WhatTheEngineSaid(t *testing.T) {
 	const dead = `{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause."}}`
+	const quoted = `{"error":{"message":"1 validation error: input: EngineCore encountered an issue, EngineDeadError"}}`
 	for name, c := range map[string]struct {
 		e                 LegError
 		fault, died, lost bool
@@ -165,8 +166,9 @@ func TestLegError_WhatTheEngineSaid(t *testing.T) {
 		"a 500":                          {LegError{Kind: Broken, Status: 500, Body: []byte(`{}`)}, true, false, false},
 		"a 502 that names the exception": {LegError{Kind: Broken, Status: 502, Body: []byte("vllm.v1.engine.exceptions.EngineDeadError")}, false, true, false},
 		"an event of a dead engine":      {LegError{Kind: Broken, Err: &BrokenStreamError{Err: errErrorEvent, Event: []byte(dead)}}, true, true, false},
-		"a 400 that quotes the request":  {LegError{Kind: Refused, Status: 400, Body: []byte(dead)}, false, false, false},
-		"an event that quotes it":        {LegError{Kind: Refused, Status: 400, Err: &BrokenStreamError{Err: errErrorEvent, Status: 400, Event: []byte(dead)}}, true, false, false},
+		"a 400 that quotes the request":  {LegError{Kind: Refused, Status: 400, Body: []byte(quoted)}, false, false, false},
+		"a 400 of a dead engine":         {LegError{Kind: Refused, Status: 400, Body: []byte(dead)}, false, true, false},
+		"an event that quotes it":        {LegError{Kind: Refused, Status: 400, Err: &BrokenStreamError{Err: errErrorEvent, Status: 400, Event: []byte(quoted)}}, true, false, false},
 		"an error event":                 {LegError{Kind: Broken, Err: &BrokenStreamError{Err: errErrorEvent, Event: []byte(`{}`)}}, true, false, false},
 		"a stream that ended early":      {LegError{Kind: Broken, Err: &BrokenStreamError{Err: errTruncated}}, false, false, true},
 		"a connection that broke":        {LegError{Kind: Broken, Err: io.ErrUnexpectedEOF}, false, false, true},
@@ -179,7 +181,7 @@ func TestLegError_WhatTheEngineSaid(t *testing.T) {
 		}
 	}
 	for status, want := range map[int]bool{0: true, 400: false, 422: false, 500: true} {
-		if e := (&BrokenStreamError{Err: errErrorEvent, Status: status, Event: []byte(dead)}); e.engineDied() != want {
+		if e := (&BrokenStreamError{Err: errErrorEvent, Status: status, Event: []byte(quoted)}); e.engineDied() != want {
 			t.Errorf("an event with status %d: died %v", status, !want)
 		}
 	}

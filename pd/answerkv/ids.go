@@ -12,6 +12,7 @@ type IDs struct {
 	ids     []uint32
 	prompt  int  // of them
 	unknown bool // some of them are not known
+	tooMany bool // more came than are remembered of all answers
 }
 
 // Record takes what an event reports, as decimals between commas: the ids of the prompt, which the
@@ -33,9 +34,12 @@ func (l *IDs) Spoil() { l.unknown = true }
 
 // add adds ids; where they are more than are remembered of all answers none are kept.
 func (l *IDs) add(list []byte) {
+	if l.tooMany {
+		return
+	}
 	more := 1 + bytes.Count(list, []byte{','})
 	if len(l.ids)+more > maxTokens {
-		l.ids, l.unknown = nil, true
+		l.ids, l.unknown, l.tooMany = nil, true, true
 		return
 	}
 	l.ids = slices.Grow(l.ids, more)

@@ -70,7 +70,7 @@ func TestIDs_AreBounded(t *testing.T) {
 			t.Fatalf("%d are kept", len(l.ids))
 		}
 	}
-	if !l.unknown {
-		t.Error("all are taken for known")
+	if !l.unknown || len(l.ids) > 0 {
+		t.Errorf("known are all: %v, of what is of no use %d are kept", !l.unknown, len(l.ids))
 	}
 }
