@@ -27,9 +27,15 @@ func (s *Subscriber) replay(request kvstate.ReplayRequest) {
 		s.source.EndReplay(false)
 		return
 	}
+	patience := time.NewTimer(s.hub.cfg.ReplayTime)
+	defer patience.Stop()
 	select {
 	case s.hub.replays <- struct{}{}:
 		defer func() { <-s.hub.replays }()
+	case <-patience.C: // others have all of the places
+		s.source.BeginReplay(request)
+		s.source.EndReplay(false)
+		return
 	case <-s.closing:
 		return
 	}
@@ -47,8 +53,12 @@ func (s *Subscriber) replay(request kvstate.ReplayRequest) {
 			failed++
 		}
 		if failed == s.hub.cfg.ReplayAttempts || time.Now().After(deadline) {
-			s.resumeAt = time.Now().Add(s.hub.cfg.ReplayPause)
-			s.log.Warn("KV events not replayed", "address", s.feed.Replay, "error", err, "again_after", s.hub.cfg.ReplayPause.String())
+			pause := s.hub.cfg.ReplayPause
+			if errors.Is(err, errEndless) {
+				pause *= 10 // all sources share the places, and it had one for all of its time
+			}
+			s.resumeAt = time.Now().Add(pause)
+			s.log.Warn("KV events not replayed", "address", s.feed.Replay, "error", err, "again_after", pause.String())
 			return
 		}
 	}
