@@ -45,8 +45,9 @@ func (m *merger) add(r *Report, behind time.Duration) {
 	g := r.Gateway
 	if r.History != nil {
 		m.history.Add(r.History, behind)
-		g.Lately = pointOf(r.History.View().Lately)
-		g.Lately.Seconds = secondsOf(r)
+		lately := r.History.View().Lately
+		g.Lately = pointOf(lately)
+		g.Lately.Seconds = secondsOf(r, lately.Start)
 		m.seconds = max(m.seconds, g.Lately.Seconds)
 	}
 	m.state.Gateways = append(m.state.Gateways, g)
@@ -73,13 +74,15 @@ func (m *merger) add(r *Report, behind time.Duration) {
 	}
 }
 
-// secondsOf is how much of the last minute a gateway has counted, a second at least.
-func secondsOf(r *Report) float64 {
-	from := r.History.View().Lately.Start
-	if r.Gateway.Since.After(from) {
-		from = r.Gateway.Since
+// secondsOf is how much of the time since the start of what a gateway counted lately it was there, a second at least. One
+// whose clock has been set back since it began counts for all of it.
+func secondsOf(r *Report, start time.Time) float64 {
+	at := r.At.Round(0) // by the wall clock, as the others
+	lately := at.Sub(start)
+	if age := at.Sub(r.Gateway.Since.Round(0)); age >= 0 {
+		lately = min(lately, age)
 	}
-	return max(1, r.At.Sub(from).Seconds())
+	return max(1, lately.Seconds())
 }
 
 // How urgent states and breakers are.

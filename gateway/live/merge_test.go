@@ -153,6 +153,7 @@ func TestMerge_SecondsThatWereCounted(t *testing.T) {
 		{time.Hour, time.Hour, []float64{57, 57, 57}},
 		{12 * time.Second, 30 * time.Second, []float64{12, 30, 30}},
 		{time.Millisecond, time.Millisecond, []float64{1, 1, 1}},
+		{-time.Hour, -time.Hour, []float64{57, 57, 57}}, // its clock was set back
 	} {
 		s := merge("", report(x.own), []answer{{replica: "b", report: reported(t, report(x.other))}})
 		if got := []float64{s.Gateways[0].Lately.Seconds, s.Gateways[1].Lately.Seconds, s.History.Lately.Seconds}; !slices.Equal(got, x.want) {
