@@ -58,6 +58,7 @@ func endBySecondSignal(name string, stop func()) {
 	signal.Reset(os.Interrupt, syscall.SIGTERM)
 	if number, ok := came.(syscall.Signal); ok {
 		_ = syscall.Kill(syscall.Getpid(), number) // it is this process
+		os.Exit(128 + int(number))                 // where whoever began it had the signal ignored
 	}
 }
 

@@ -31,7 +31,7 @@ type deciderConfig struct {
 func (c *deciderConfig) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.listen, "decider-listen", c.listen,
 		"`address` at which other replicas reach this one when it decides for all; empty: any port, at the address that Redis is "+
-			"reached from, or other networks where its name is not found")
+			"reached from or, while none of its names is found, other networks")
 	fs.DurationVar(&c.patience, "decider-patience", c.patience,
 		"silence of the replica that decides, after which this one binds its requests itself")
 	c.tls.Bind(fs, "decider", "other replicas, whose port is checked by it too")
@@ -85,7 +85,7 @@ func (n *Node) decideTogether(binder *pd.Binder, reg prometheus.Registerer) erro
 	if err != nil {
 		return err
 	}
-	listener, address, err := n.cfg.openDecider()
+	listener, address, err := n.cfg.openDecider(n.log)
 	if err != nil {
 		return err
 	}
@@ -102,14 +102,21 @@ func (n *Node) decideTogether(binder *pd.Binder, reg prometheus.Registerer) erro
 }
 
 // openDecider listens, and returns where others find it.
-func (c *config) openDecider() (net.Listener, string, error) {
+func (c *config) openDecider(log *slog.Logger) (net.Listener, string, error) {
+	own := func() (string, error) {
+		host, towardsRedis, err := c.redis.ownAddress()
+		if err == nil && !towardsRedis {
+			log.Warn("no name of Redis is found: other replicas are told the address that other networks are reached from; set decider-listen where that is not theirs to reach", "address", host)
+		}
+		return host, err
+	}
 	listen := c.decider.listen
 	if listen == "" {
-		own, err := c.redis.ownAddress()
+		host, err := own()
 		if err != nil {
 			return nil, "", err
 		}
-		listen = net.JoinHostPort(own, "0")
+		listen = net.JoinHostPort(host, "0")
 	}
 	listener, err := net.Listen("tcp", listen)
 	if err != nil {
@@ -122,7 +129,7 @@ func (c *config) openDecider() (net.Listener, string, error) {
 	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
 		host = c.redis.host
 		if host == "" {
-			if host, err = c.redis.ownAddress(); err != nil {
+			if host, err = own(); err != nil {
 				return nil, "", errors.Join(err, listener.Close())
 			}
 		}
@@ -132,27 +139,28 @@ func (c *config) openDecider() (net.Listener, string, error) {
 
 // ownAddress is the address that this machine reaches Redis from, by the first name that is found. While none is, as
 // those of pods and containers that do not run are not, it is the one that it reaches other networks from.
-func (c *RedisConfig) ownAddress() (string, error) {
+func (c *RedisConfig) ownAddress() (host string, towardsRedis bool, err error) {
 	addrs, _, err := c.endpoints()
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	// Of other networks (for documentation: RFC 5737, 3849), and of this machine.
-	addrs = append(addrs, "192.0.2.1:9", "[2001:db8::1]:9", "127.0.0.1:9")
+	elsewhere := []string{"192.0.2.1:9", "[2001:db8::1]:9", "127.0.0.1:9"}
 	var faults []error
-	for _, addr := range addrs {
+	for i, addr := range append(addrs, elsewhere...) {
 		host, err := addressTowards(addr)
 		if err == nil {
-			return host, nil
+			return host, i < len(addrs), nil
 		}
 		faults = append(faults, err)
 	}
-	return "", fmt.Errorf("find the own address: %w", errors.Join(faults...))
+	return "", false, fmt.Errorf("find the own address: %w", errors.Join(faults...))
 }
 
-// addressTowards is the address that this machine reaches another one from. Nothing is sent.
+// addressTowards is the address that this machine reaches another one from. Nothing is sent but a question for a name.
 func addressTowards(addr string) (string, error) {
-	conn, err := net.Dial("udp", addr)
+	const patience = time.Second
+	conn, err := (&net.Dialer{Timeout: patience}).Dial("udp", addr)
 	if err != nil {
 		return "", err
 	}

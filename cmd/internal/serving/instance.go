@@ -48,7 +48,7 @@ func (c *RedisConfig) ownHost() string {
 		return c.host
 	}
 	if !c.Alone() {
-		if own, err := c.ownAddress(); err == nil {
+		if own, towardsRedis, err := c.ownAddress(); err == nil && towardsRedis {
 			return own
 		}
 	}

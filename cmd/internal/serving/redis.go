@@ -195,7 +195,7 @@ func (m unknownMaster) DialHook(next redis.DialHook) redis.DialHook {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := next(ctx, network, addr)
 		if errors.Is(err, redis.Nil) {
-			return nil, fmt.Errorf("no Sentinel that answers knows a master %q (redis-master)", m.name)
+			return nil, fmt.Errorf("no Sentinel that answers knows a master %q (redis-master): %s", m.name, err.Error()) // not wrapped: it is no redis.Nil
 		}
 		return conn, err
 	}

@@ -213,8 +213,11 @@ func TestReplicas_ARedisWhoseNameIsNotFoundAtStartIsNoError(t *testing.T) {
 	if got := c.post("/v1/chat/completions", chatBody("")); got.status != 200 {
 		t.Errorf("%d %s", got.status, got.body)
 	}
-	if own, err := (&RedisConfig{addrs: []string{unknown, "127.0.0.1:6379"}}).ownAddress(); own != "127.0.0.1" || err != nil {
+	if own, towardsRedis, err := (&RedisConfig{addrs: []string{unknown, "127.0.0.1:6379"}}).ownAddress(); own != "127.0.0.1" || !towardsRedis || err != nil {
 		t.Errorf("the second address is reached from %q, %v", own, err)
+	}
+	if _, towardsRedis, err := (&RedisConfig{addrs: []string{unknown}}).ownAddress(); towardsRedis || err != nil {
+		t.Errorf("no address is known, and one is taken for that which Redis is reached from, %v", err)
 	}
 }
 
