@@ -24,7 +24,7 @@ var questions = []question{
 	{"that something is compared at all", `sum by (what) (tandem_disaggregation_saved_seconds_total + tandem_disaggregation_lost_seconds_total)`, 2, 1e-6, 1e4},
 	{"whether times to first tokens are predicted right", `sum(rate(tandem_ttft_prediction_ratio_sum[30s])) / sum(rate(tandem_ttft_prediction_ratio_count[30s]))`, 1, .02, 50},
 	{"whether transfers are", `sum(rate(tandem_transfer_prediction_ratio_sum[30s])) / sum(rate(tandem_transfer_prediction_ratio_count[30s]))`, 1, .02, 50},
-	{"whether lengths of answers are", `sum(rate(tandem_output_prediction_ratio_sum{model="demo"}[30s])) / sum(rate(tandem_output_prediction_ratio_count{model="demo"}[30s]))`, 1, .8, 1.25},
+	{"whether lengths of answers are", `sum(rate(tandem_output_prediction_tokens_total{model="demo",what="predicted"}[30s])) / sum(rate(tandem_output_prediction_tokens_total{model="demo",what="counted"}[30s]))`, 1, .8, 1.25},
 	{"which part of the first token's time goes to which role", `sum by (model, role) (sum by (server) (rate(tandem_server_prefill_seconds_sum[30s])) * on (server) group_right () group by (server, model, role, rack) (tandem_server_info))`, 1, 1e-6, 10},
 	{"what engines found cached", `sum(rate(tandem_cached_prompt_tokens_total[30s])) / sum(rate(tandem_prompt_tokens_total[30s]))`, 1, .01, 1},
 	{"how often an adapter was there", `sum(rate(tandem_adapter_requests_total{outcome="hit"}[30s])) / sum(rate(tandem_adapter_requests_total[30s]))`, 1, .5, 1},
