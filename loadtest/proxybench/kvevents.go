@@ -12,25 +12,25 @@ import (
 	"github.com/tinylib/msgp/msgp"
 )
 
-// eventsEngine is a vLLM that publishes KV events. Its tokens are those that it tells of by /tokenize.
+// eventsEngine is a vLLM that publishes KV events. Its tokens are those that it answers to /tokenize.
 const eventsEngine = "vllm-events"
 
-// step is how long an engine's KV events wait for those of other requests, as they do for the end of its step.
+// step is how long an engine's KV events wait for those of other requests: vLLM publishes those of a step together.
 const step = 5 * time.Millisecond
 
-// kvCache is what an engine says that it holds: each block of 16 tokens once, until it is told to forget all. One that
-// ran out of room would tell of blocks that go as well; between two measures none does.
+// kvCache is what an engine reports that it holds: each block of 16 tokens once, until all are cleared between two
+// measures. It evicts none, since a measure does not fill it.
 type kvCache struct {
 	mu     sync.Mutex // guards all below
 	held   map[uint64]struct{}
-	events int    // that wait to be published
-	waits  []byte // these, encoded
+	events int    // that are not published yet
+	queued []byte // these, encoded
 }
 
 func newKVCache() *kvCache { return &kvCache{held: map[uint64]struct{}{}} }
 
-// hold notes that the whole blocks of a prompt are held, and tells of those that were not. As in vLLM each is named by
-// its tokens and all before.
+// hold adds the whole blocks of a prompt, and reports those that are new. As in vLLM each is named by its tokens and
+// all before.
 func (c *kvCache) hold(tokens []int32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,9 +55,9 @@ func (c *kvCache) hold(tokens []int32) {
 	}
 }
 
-// storedLocked tells of blocks in a row (vLLM distributed/kv_events.py, as an array).
+// storedLocked reports blocks in a row (vLLM distributed/kv_events.py, as an array).
 func (c *kvCache) storedLocked(names []uint64, parent uint64, tokens []int32, begins bool) {
-	b := msgp.AppendString(msgp.AppendArrayHeader(c.waits, 7), "BlockStored")
+	b := msgp.AppendString(msgp.AppendArrayHeader(c.queued, 7), "BlockStored")
 	b = msgp.AppendArrayHeader(b, uint32(len(names)))
 	for _, name := range names {
 		b = msgp.AppendUint64(b, name)
@@ -72,20 +72,21 @@ func (c *kvCache) storedLocked(names []uint64, parent uint64, tokens []int32, be
 		b = msgp.AppendInt32(b, token)
 	}
 	b = msgp.AppendNil(msgp.AppendInt(b, blockTokens)) // no adapter
-	c.waits = msgp.AppendString(b, "GPU")
+	c.queued = msgp.AppendString(b, "GPU")
 	c.events++
 }
 
-// forget empties the cache, so that a gateway that starts hears of all again.
-func (c *kvCache) forget() {
+// clear empties the cache, so that a gateway that starts receives all of it again.
+func (c *kvCache) clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.held = map[uint64]struct{}{}
-	c.waits = msgp.AppendString(msgp.AppendArrayHeader(c.waits, 1), "AllBlocksCleared")
+	c.queued = msgp.AppendString(msgp.AppendArrayHeader(c.queued, 1), "AllBlocksCleared")
 	c.events++
 }
 
-// batch takes what waits, as the payload of a message: [seconds since 1970, [events], rank]; nil: nothing does.
+// batch takes the events that are not published yet, as the payload of a message: [seconds since 1970, [events], rank];
+// nil: there are none.
 func (c *kvCache) batch(at time.Time) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,12 +94,12 @@ func (c *kvCache) batch(at time.Time) []byte {
 		return nil
 	}
 	b := msgp.AppendFloat64(msgp.AppendArrayHeader(nil, 3), float64(at.UnixMicro())/1e6)
-	b = append(msgp.AppendArrayHeader(b, uint32(c.events)), c.waits...)
-	c.events, c.waits = 0, c.waits[:0]
+	b = append(msgp.AppendArrayHeader(b, uint32(c.events)), c.queued...)
+	c.events, c.queued = 0, c.queued[:0]
 	return msgp.AppendInt(b, 0)
 }
 
-// publish sends what waits at each step, until the context ends. The message is [topic, number, payload].
+// publish sends a batch at each step, until the context ends. The message is [topic, number, payload].
 func (c *kvCache) publish(ctx context.Context, address string) (err error) {
 	socket, err := zmq.NewSocket(zmq.PUB)
 	if err != nil {

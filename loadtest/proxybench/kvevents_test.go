@@ -36,8 +36,8 @@ func published(t *testing.T, c *kvCache) (events []string, tokens []int32) {
 	return events, tokens
 }
 
-// An engine tells of each block once, until it forgets all; its tokens are those of /tokenize.
-func TestKVEvents_TellOfWhatIsNew(t *testing.T) {
+// An engine reports each block once, until all are cleared; its tokens are those of /tokenize.
+func TestKVEvents_ReportWhatIsNew(t *testing.T) {
 	body := func(question string) []byte {
 		return fmt.Appendf(nil, `{"model":"bench","messages":[{"role":"system","content":"%s"},{"role":"user","content":"%s"}],"stream":true}`, passage(1, 4000), question)
 	}
@@ -64,7 +64,7 @@ func TestKVEvents_TellOfWhatIsNew(t *testing.T) {
 	if events, tokens := published(t, c); len(events) != 1 || len(tokens) == 0 || len(tokens) > 4*blockTokens || slices.Equal(tokens, first[:len(tokens)]) {
 		t.Errorf("of a prompt that begins like another: %q", events)
 	}
-	c.forget()
+	c.clear()
 	c.hold(first)
 	want := []string{"AllBlocksCleared", fmt.Sprintf("BlockStored %d %d true", whole, whole*blockTokens)}
 	if events, _ := published(t, c); !slices.Equal(events, want) {

@@ -122,7 +122,7 @@ func (e *Engines) serveControl(ctx context.Context, address string) error {
 	mux.HandleFunc("POST /reset", func(http.ResponseWriter, *http.Request) {
 		e.ledger.reset(time.Now())
 		for _, cache := range e.caches {
-			cache.forget()
+			cache.clear()
 		}
 	})
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)

@@ -44,7 +44,7 @@ func clockOf(pid int) int32 {
 
 // memory of the tree in bytes: its own, and its part of what it shares, without files that are mapped. How much of a
 // program's text counts depends on how the system keeps the file: of one program 30 MB at its start and 1.8 more with
-// a thousand streams, or all of its 50 MB at its start.
+// a thousand streams, or all of its 50 MB at its start. Files of a tmpfs count as shared memory: a program must not lie on one.
 func (t tree) memory() (int, error) {
 	stats, err := t.stats()
 	if err != nil {
