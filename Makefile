@@ -116,6 +116,10 @@ bench-proxy: deps-proxies build ## CPU, latency and memory beside nginx, HAProxy
 	@[ -z "$(ROUTERS)" ] || .ci/proxybench-routers
 	bin/tandem-lab bench-proxy $(if $(ROUTERS),--proxies loadtest/proxybench/routers.yaml) --json bin/proxies.json --svg bin/proxies.svg --log bin/proxies.log $(ARGS)
 
+.PHONY: sizing
+sizing: deps-test build ## what docs/sizing.md reckons with: CPU of a request, memory of a stream, work of Redis (4 min; wants a quiet machine)
+	.ci/sizing
+
 # Seeds that make sim runs: 1 for a quick look. With all traces three keep it within an hour.
 SEEDS ?= $(if $(filter all,$(TRACE)),3,5)
 
