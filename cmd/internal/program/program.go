@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -58,7 +59,8 @@ func endBySecondSignal(name string, stop func()) {
 	signal.Reset(os.Interrupt, syscall.SIGTERM)
 	if number, ok := came.(syscall.Signal); ok {
 		_ = syscall.Kill(syscall.Getpid(), number) // it is this process
-		os.Exit(128 + int(number))                 // where whoever began it had the signal ignored
+		time.Sleep(time.Second)                    // the signal comes to a thread of the runtime
+		os.Exit(128 + int(number))                 // it is ignored, as whoever began the program had it
 	}
 }
 
