@@ -167,7 +167,7 @@ func TestChart_ScalesModelsByTheirNameForClients(t *testing.T) {
 		"--max-model-len=8192,--served_model_name=qwen,--dtype=auto": "qwen",
 	} {
 		text := rendered(t, "default", "tandem", "--set", "keda.enabled=true,pools.a.role=decode,pools.a.scale.min=1,pools.a.scale.max=2,pools.a.args={"+args+"}")
-		if !strings.Contains(text, "\n        model: "+want+"\n        role: decode\n") {
+		if !strings.Contains(text, "\n        model: \""+want+"\"\n        role: decode\n") {
 			t.Errorf("args %s: no model %s in\n%s", args, want, text)
 		}
 	}
