@@ -29,6 +29,12 @@ type Server struct {
 	Events  string // ZMQ address at which it publishes KV events; "": nowhere
 }
 
+// local is where this machine reaches it: host:port.
+func (s Server) local() string {
+	_, port, _ := net.SplitHostPort(s.Address)
+	return net.JoinHostPort("127.0.0.1", port)
+}
+
 // Engines are mock engines in one process. They answer at once, by raw sockets, so that they are not
 // what limits a proxy.
 type Engines struct {

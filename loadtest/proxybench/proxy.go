@@ -21,9 +21,9 @@ import (
 
 // Proxy is one way from clients to engines, as a file of proxies describes it. Its texts may name
 // {host} and {port} where it has to listen, {admin} for a second address, {engine}, {prefill} and
-// {decode} for the URLs of its engines, {engine-host} for that as host:port, {prefill-events} and {decode-events} for where
-// they publish KV events, {dir} for a directory of its own,
-// {config} for its configuration, {tandem} for the gateway and {cache} for where others were installed.
+// {decode} for the URLs of its engines, {engine-host} for that as host:port, {prefill-events} and
+// {decode-events} for where they publish KV events, {dir} for a directory of its own, {config} for its
+// configuration, {tandem} for the gateway and {cache} for where others were installed.
 type Proxy struct {
 	Name     string
 	Legs     string        // one: of a request; pair: prefill and decode
@@ -103,9 +103,8 @@ type running struct {
 
 // start starts the proxy in front of engines and waits until it serves.
 func (p *Proxy) start(ctx context.Context, at *testbed) (r *running, err error) {
-	engine := at.server(p.Engine, roleBoth)
 	if len(p.Command) == 0 {
-		return &running{address: engine}, nil
+		return &running{address: at.server(p.Engine, roleBoth).local()}, nil
 	}
 	r = &running{}
 	if r.dir, err = os.MkdirTemp("", "tandem-proxybench-"); err != nil {
@@ -146,13 +145,12 @@ const startTime = 60 * time.Second
 func (p *Proxy) filler(at *testbed, r *running, free []string) func(string) string {
 	host, port, _ := net.SplitHostPort(free[0])
 	_, adminPort, _ := net.SplitHostPort(free[1])
-	engine, prefill, decode := at.server(p.Engine, roleBoth), at.server(p.Engine, rolePrefill), at.server(p.Engine, roleDecode)
-	prefillEvents, decodeEvents := at.events(p.Engine, rolePrefill), at.events(p.Engine, roleDecode)
+	engine, prefill, decode := at.server(p.Engine, roleBoth).local(), at.server(p.Engine, rolePrefill), at.server(p.Engine, roleDecode)
 	replace := strings.NewReplacer(
 		"{host}", host, "{port}", port, "{admin}", free[1], "{admin-port}", adminPort,
-		"{engine}", "http://"+engine, "{prefill}", "http://"+prefill, "{decode}", "http://"+decode, "{engine-host}", engine,
-		"{prefill-events}", prefillEvents, "{decode-events}", decodeEvents,
-		"{prefill-256}", manyOf(prefill), "{decode-256}", manyOf(decode),
+		"{engine}", "http://"+engine, "{prefill}", "http://"+prefill.local(), "{decode}", "http://"+decode.local(), "{engine-host}", engine,
+		"{prefill-events}", prefill.Events, "{decode-events}", decode.Events,
+		"{prefill-256}", manyOf(prefill.local()), "{decode-256}", manyOf(decode.local()),
 		"{dir}", r.dir, "{config}", filepath.Join(r.dir, "config"), "{tandem}", at.programs.Gateway, "{cache}", at.cache,
 	)
 	return replace.Replace
@@ -197,23 +195,12 @@ type testbed struct {
 	control  string
 }
 
-// events is where an engine publishes KV events; "": nowhere.
-func (t *testbed) events(engine, role string) string {
+// server is an engine of a role.
+func (t *testbed) server(engine, role string) (found Server) {
 	for _, s := range t.servers {
 		if s.Engine == engine && s.Role == role {
-			return s.Events
+			found = s
 		}
 	}
-	return ""
-}
-
-// server is the address of an engine.
-func (t *testbed) server(engine, role string) string {
-	for _, s := range t.servers {
-		if s.Engine == engine && s.Role == role {
-			_, port, _ := net.SplitHostPort(s.Address)
-			return net.JoinHostPort("127.0.0.1", port)
-		}
-	}
-	return ""
+	return found
 }
