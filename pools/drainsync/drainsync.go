@@ -32,7 +32,7 @@ type Sync struct {
 	drained   map[string]bool      // servers that operators drain, as far as is known
 	unwritten map[string]bool      // what an operator said here, drain or not, and Redis does not have yet
 	written   map[string]time.Time // when Redis had it
-	newest    map[string]record    // what it had of each server when it was last looked at
+	newest    map[string]record    // what it had of each server when it was last looked at; replaced, never changed
 }
 
 // New returns a Sync that keeps what is shared in a hash with the prefix. The caller runs it.
@@ -125,7 +125,7 @@ func (s *Sync) round(ctx context.Context) error {
 	now := time.Now()
 	s.mu.Lock()
 	here := view{
-		shared: parse(texts), drained: maps.Clone(s.drained), unwritten: maps.Clone(s.unwritten), newest: maps.Clone(s.newest), present: make(map[string]bool),
+		shared: parse(texts), drained: maps.Clone(s.drained), unwritten: maps.Clone(s.unwritten), newest: s.newest, present: make(map[string]bool),
 	}
 	s.mu.Unlock()
 	for _, server := range s.fleet.Servers() {
@@ -158,7 +158,7 @@ func (s *Sync) take(seen view) {
 		}
 	}
 	maps.DeleteFunc(s.written, func(_ string, since time.Time) bool { return time.Since(since) >= untilSeen })
-	s.newest = maps.Clone(seen.shared)
+	s.newest = seen.shared
 	for id, r := range seen.shared {
 		if _, said := s.unwritten[id]; said {
 			continue
@@ -176,7 +176,8 @@ func (s *Sync) take(seen view) {
 }
 
 // write sets a field of the hash, or deletes it where the new text is empty, if it is still as it
-// was read, or in any case, and returns whether it did. The hash expires two days after the last write, so after all that is in it.
+// was read, or in any case, and returns whether it did. The hash expires two days after the last write,
+// so after all that is in it.
 var write = redis.NewScript(`
 if ARGV[4] ~= '1' and (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then
   return 0
