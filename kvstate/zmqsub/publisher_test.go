@@ -157,6 +157,17 @@ func claims(t testing.TB, ix *kvstate.Index, want int) {
 	})
 }
 
+// asked waits until the publisher is asked for a replay.
+func (p *publisher) asked() {
+	p.t.Helper()
+	until(p.t, func() string {
+		if p.requests.Load() > 0 {
+			return ""
+		}
+		return "no request"
+	})
+}
+
 // subscribed waits until the publisher is heard: its first batches may come before.
 func (p *publisher) subscribed(s *kvstate.Source) {
 	p.t.Helper()
@@ -235,12 +246,7 @@ func TestSubscriber_CloseDoesNotWaitForReplay(t *testing.T) {
 	ix, hub, p := newIndex(t), newHub(t, cfg), newPublisher(t, false)
 	p.silent.Store(true)
 	_, sub := subscribe(t, hub, ix, "s", Feed{Events: p.events, Replay: p.replay})
-	until(t, func() string {
-		if p.requests.Load() > 0 {
-			return ""
-		}
-		return "no request"
-	})
+	p.asked()
 	sub.Close()
 }
 
@@ -303,12 +309,7 @@ func TestSubscriber_AReplayWithoutEndEnds(t *testing.T) {
 	ix, hub, endless, p := newIndex(t), newHub(t, cfg), newPublisher(t, false), newPublisher(t, false)
 	endless.endless.Store(true)
 	other, _ := subscribe(t, hub, ix, "endless", Feed{Events: endless.events, Replay: endless.replay})
-	until(t, func() string {
-		if endless.requests.Load() > 0 {
-			return ""
-		}
-		return "no request"
-	})
+	endless.asked()
 	source, _ := subscribe(t, hub, ix, "s", Feed{Events: p.events, Replay: p.replay})
 	p.subscribed(source)
 	for n := range 5 {

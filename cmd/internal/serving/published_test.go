@@ -15,11 +15,9 @@ func says(cfg *engine.Config) {
 	cfg.LoadEndpoint = "tcp://*:*"
 }
 
-// Of an SGLang nothing is configured but its address: it says itself where its KV events are, and a
-// prompt that was there before is found.
-func TestSGLang_SaysWhereItsEventsAre(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t, shape{prefill: 2, decode: 1, engine: says, config: func(cfg *config) { cfg.kv.modes = []string{"engine"} }})
+// findsWhatWasPrefilled waits until a prompt is found where it was prefilled.
+func findsWhatWasPrefilled(t *testing.T, c *cluster) {
+	t.Helper()
 	body := `{"model":"test-model","max_tokens":2,"messages":[{"role":"user","content":` + quoted(words(600, "said")) + `}]}`
 	eventually(t, "a prompt is found where it was prefilled", func() bool {
 		if got := c.post("/v1/chat/completions", body); got.status != 200 {
@@ -27,6 +25,14 @@ func TestSGLang_SaysWhereItsEventsAre(t *testing.T) {
 		}
 		return c.metric("tandem_kv_hit_tokens_total") > 500
 	})
+}
+
+// Of an SGLang nothing is configured but its address: it says itself where its KV events are, and a
+// prompt that was there before is found.
+func TestSGLang_SaysWhereItsEventsAre(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 2, decode: 1, engine: says, config: func(cfg *config) { cfg.kv.modes = []string{"engine"} }})
+	findsWhatWasPrefilled(t, c)
 	for _, s := range c.node.fleet.Servers() {
 		if at := s.Published(); at.Events == "" || at.Replay == "" || at.Load == "" || at.Ranks != 1 {
 			t.Errorf("%s: %+v", s.ID(), at)
@@ -38,13 +44,7 @@ func TestSGLang_SaysWhereItsEventsAre(t *testing.T) {
 func TestVLLM_SaysWhereItsEventsAre(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, shape{prefill: 2, decode: 1, engine: func(cfg *engine.Config) { publishing(cfg); cfg.Version = "0.33.0" }})
-	body := `{"model":"test-model","max_tokens":2,"messages":[{"role":"user","content":` + quoted(words(600, "said")) + `}]}`
-	eventually(t, "a prompt is found where it was prefilled", func() bool {
-		if got := c.post("/v1/chat/completions", body); got.status != 200 {
-			t.Fatalf("%d %s", got.status, got.body)
-		}
-		return c.metric("tandem_kv_hit_tokens_total") > 500
-	})
+	findsWhatWasPrefilled(t, c)
 	for _, s := range c.node.fleet.Servers() {
 		if at := s.Published(); at.Events == "" || at.Replay == "" || at.Ranks != 1 {
 			t.Errorf("%s: %+v", s.ID(), at)
