@@ -93,10 +93,9 @@ func (p *Prompt) read() (*text, bool) {
 func (p *Prompt) readBody(b *body) (*text, bool) {
 	t := texts.Get().(*text)
 	t.reset(p.root(b.rest), p.root(b.family))
-	ok, context := true, []byte(nil) // that is a system prompt
+	ok := true
 	if present(b.system) {
-		context = p.withoutAttribution(b.system)
-		ok = t.addContent(system, "system", context)
+		ok = t.addContent(system, "system", p.withoutAttribution(b.system))
 	}
 	switch {
 	case !ok:
@@ -110,18 +109,13 @@ func (p *Prompt) readBody(b *body) (*text, bool) {
 				ok = false
 				break
 			}
-			var role, content []byte
-			first := len(t.turns) == 0
-			if role, content, ok = t.addMessage(message, p.Long); first && p.API == Chat && string(role) == `"system"` {
-				context = content
-			}
+			ok = t.addMessage(message, p.Long)
 		}
 	}
 	if !ok || len(t.turns) == 0 {
 		t.free()
 		return nil, false
 	}
-	t.context = p.contextWith(b, context)
 	t.finish()
 	return t, true
 }
@@ -141,7 +135,7 @@ func (p *Prompt) withoutAttribution(system []byte) []byte {
 }
 
 // contextOf is a hash of what prompts of one agent share: API, adapter, tools, other fields
-// that may matter, and the system prompt.
+// that may matter, and the system prompt. Where a text is made text.context is another one.
 func (p *Prompt) contextOf(b *body) uint64 {
 	system := b.system
 	if present(system) {
@@ -151,11 +145,6 @@ func (p *Prompt) contextOf(b *body) uint64 {
 			system = memberOf(first, "content")
 		}
 	}
-	return p.contextWith(b, system)
-}
-
-// contextWith is contextOf of a request that has a system prompt, nil where it has none.
-func (p *Prompt) contextWith(b *body, system []byte) uint64 {
 	key := appendCompact(binary.LittleEndian.AppendUint64(nil, p.root(b.rest)), system)
 	return xxhash.Sum64(key)
 }
@@ -220,13 +209,14 @@ func (t *text) addContent(k kind, header string, content []byte) bool {
 
 // addMessage adds an element of messages or input, and returns its role and its content. A message with more than
 // these goes in as it is.
-func (t *text) addMessage(message []byte, long jsonscan.Long) (role, content []byte, ok bool) {
+func (t *text) addMessage(message []byte, long jsonscan.Long) (ok bool) {
+	var role, content []byte
 	var fields [96]byte
 	header, more := fields[:0], false
 	for m, err := range long.Members(message) {
 		switch {
 		case err != nil:
-			return nil, nil, false
+			return false
 		case !present(m.Value) || string(m.Key) == "cache_control":
 			continue
 		case string(m.Key) == "role":
@@ -246,7 +236,7 @@ func (t *text) addMessage(message []byte, long jsonscan.Long) (role, content []b
 		k = other
 	}
 	if !more && len(content) > 0 && k != other {
-		return role, content, t.addContent(k, string(header), content)
+		return t.addContent(k, string(header), content)
 	}
 	compact := t.compacted(message)
 	t.partial = t.partial || hasMedia(compact)
@@ -261,7 +251,7 @@ func (t *text) addMessage(message []byte, long jsonscan.Long) (role, content []b
 		lead = compact
 	}
 	t.add(k, header, compact, lead)
-	return role, content, true
+	return true
 }
 
 // compacted is what appendCompact makes of a value, until the text is freed: of a partial text until the next.
@@ -373,23 +363,4 @@ func (p *Prompt) promptIDs() (ids []uint32, ok bool) {
 		return lists[0], len(lists[0]) > 0
 	}
 	return ParseIDs(prompt)
-}
-
-// ParseIDs reads a JSON list of token ids, which was checked: false where it has none, or has others.
-func ParseIDs(raw []byte) (ids []uint32, ok bool) {
-	ids = make([]uint32, 0, len(raw)/5)
-	for element, err := range jsonscan.Elements(raw) {
-		if err != nil {
-			return nil, false
-		}
-		var n uint64
-		for _, c := range element {
-			if c < '0' || c > '9' || n > 1<<31 {
-				return nil, false
-			}
-			n = 10*n + uint64(c-'0')
-		}
-		ids = append(ids, uint32(n))
-	}
-	return ids, len(ids) > 0
 }

@@ -225,7 +225,8 @@ func TestRead_RefusesWhatHasNoOneText(t *testing.T) {
 
 func TestParseIDs(t *testing.T) {
 	for list, want := range map[string][]uint32{
-		`[1,2, 3]`: {1, 2, 3}, `[128009]`: {128009}, `[0]`: {0},
+		`[1,2, 3]`: {1, 2, 3}, `[128009]`: {128009}, `[0]`: {0}, "[ 12345678 ,\n\t4294967295, 1234567]": {12345678, 4294967295, 1234567},
+		`[4294967296]`: nil, `[00000000001]`: nil, `[1, ]`: nil, `[1 2]`: nil,
 		`[]`: nil, `[-1]`: nil, `[1.5]`: nil, `["1"]`: nil, `[99999999999999999999]`: nil, `[[1]]`: nil, `null`: nil, `{}`: nil, ``: nil, `[1,2`: nil,
 	} {
 		got, ok := ParseIDs([]byte(list))
@@ -233,6 +234,25 @@ func TestParseIDs(t *testing.T) {
 			t.Errorf("%s: %v %v, want %v", list, got, ok, want)
 		}
 	}
+}
+
+// What encoding/json reads as a list of ids is read as the same ids, and no other list is.
+func FuzzParseIDs(f *testing.F) {
+	for _, list := range []string{`[1,2, 3]`, `[128009,0,12345678,123456789]`, `[4294967296]`, `[]`, `[-1]`, `[1.5]`, `["1"]`, `[[1]]`, `[1e3]`, `null`, "[\n1\t]"} {
+		f.Add(list)
+	}
+	f.Fuzz(func(t *testing.T, list string) {
+		got, ok := ParseIDs([]byte(list))
+		trimmed := strings.TrimSpace(list)
+		if !json.Valid([]byte(list)) || len(trimmed) != len(list) {
+			return // it must not panic
+		}
+		var want []uint32
+		err := json.Unmarshal([]byte(list), &want)
+		if has := err == nil && len(want) > 0 && !strings.Contains(list, "null"); ok != has || ok && !slices.Equal(got, want) {
+			t.Fatalf("%s: %v %v, want %v, %v", list, got, ok, want, err)
+		}
+	})
 }
 
 // Anything may come; of well-formed JSON encoding/json makes the same compact text.

@@ -31,7 +31,7 @@ type text struct {
 	root    uint64 // of the context
 	family  uint64 // of the context without the tools' text: what rules are kept by
 	sum     uint64 // of the whole text
-	context uint64 // of the context with the system prompt
+	context uint64 // of the context with the system prompt, if the first message is one
 	size    int    // bytes of the text, about
 
 	prints []uint32  // of each cell, the upper half of its hash, but for those of runs: see print
@@ -114,7 +114,7 @@ func (t *text) free() {
 // reset makes t an empty text of a context.
 func (t *text) reset(root, family uint64) {
 	*t = text{
-		root: root, family: family, hash: root,
+		root: root, family: family, context: root, hash: root,
 		prints: t.prints[:0], runs: t.runs[:0], cuts: t.cuts[:0], turns: t.turns[:0], tails: t.tails[:0], scratch: t.scratch[:0], compact: t.compact[:0],
 	}
 }
@@ -138,6 +138,9 @@ func (t *text) add(k kind, header, content, lead []byte) {
 	t.cell(append(append(binary.LittleEndian.AppendUint64(t.scratch[:0], t.hash), rest...), 0xff, byte(len(rest))))
 	t.cut()
 	t.sum = t.hash
+	if k == system && len(t.turns) == 1 {
+		t.context = t.hash
+	}
 }
 
 // since is what turn.since is for the i-th message, of a kind.
