@@ -165,7 +165,7 @@ func (p *prefix) isGuessed() bool {
 // counted holds what was known of a prompt against the tokens that an engine counted in it.
 func (p *prefix) counted(count int) {
 	if p != nil && p.source != nil && p.known {
-		p.source.Counted(p.prompt, &p.tokens, count)
+		p.source.Counted(p.prompt.API, &p.tokens, count)
 	}
 }
 

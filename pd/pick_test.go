@@ -401,11 +401,13 @@ func TestPick_AFailureIsKeptBesideItsChoice(t *testing.T) {
 	f.nothingIsLeft()
 }
 
-// Once a request is sent nothing reads its text, unless an engine may be asked for its tokens still.
+// Once a request is sent nothing reads its text: where an engine is asked for its tokens still, that is by a copy.
 func TestPick_SaysWhetherItsTextIsReadStill(t *testing.T) {
-	asking := func(ctx context.Context, _ string, _ []byte) ([]byte, error) {
-		<-ctx.Done()
-		return nil, ctx.Err()
+	overwritten, asked := make(chan struct{}), make(chan string, 8)
+	asking := func(_ context.Context, _ string, body []byte) ([]byte, error) {
+		<-overwritten
+		asked <- string(body)
+		return nil, tokens.ErrRefused
 	}
 	long := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("word ", 1000) + `"}],"max_tokens":8}`
 	for _, x := range []struct {
@@ -413,7 +415,7 @@ func TestPick_SaysWhetherItsTextIsReadStill(t *testing.T) {
 		text   string
 		letsGo bool
 	}{
-		{"", long, true}, {tokens.Approximate, long, true}, {tokens.Learned, long, true}, {tokens.Engine, long, false},
+		{"", long, true}, {tokens.Approximate, long, true}, {tokens.Learned, long, true}, {tokens.Engine, long, true},
 		{tokens.Approximate, `{"model":"m","messages":[{"role":"user","content":"word"}],"max_tokens":8}`, true},
 	} {
 		f := newEngineFleet(t, besideSidecars(1, 1))
@@ -425,9 +427,18 @@ func TestPick_SaysWhetherItsTextIsReadStill(t *testing.T) {
 			})
 			t.Cleanup(f.Binder.Locality.Close)
 		}
-		p := f.pick(requestOf(t, api.Chat, x.text))
+		req := requestOf(t, api.Chat, x.text)
+		source := req.Body.Source()
+		p := f.pick(req)
 		if letsGo := p.MarkSent(); letsGo != x.letsGo {
 			t.Errorf("%q, %d bytes: nothing reads it: %v", x.mode, len(x.text), letsGo)
+		}
+		if x.mode == tokens.Engine {
+			clear(source)
+			close(overwritten)
+			if body := <-asked; !strings.Contains(body, "word word") {
+				t.Errorf("the engine was asked for %.200s", body)
+			}
 		}
 		p.Release()
 	}

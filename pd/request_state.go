@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/decision"
@@ -123,8 +122,7 @@ func (st *requestState) causeOfDeath(failed *LegError) retry.Death {
 }
 
 // dropText lets go of the client's text once its stream is open: what the transcript keeps is all that may
-// be sent again. It is for when the legs are sent. It reports whether nothing reads the text from now on:
-// an engine may be asked for its tokens still, and what is kept of it here is for the usage to teach.
+// be sent again. It is for when the legs are sent. It reports whether nothing reads the text from now on.
 func (st *requestState) dropText() (letGo bool) {
 	if st.transcript != nil && st.transcript.NeedsText() {
 		return false
@@ -142,14 +140,11 @@ func (st *requestState) dropText() (letGo bool) {
 	for _, b := range st.bindings {
 		b.handoff.DropLeg()
 	}
-	p := st.bind.prefix
-	if p != nil && (p.tokens.Complete || p.tokens.Chunks != nil) {
-		p.prompt.Body, p.prompt.Long = nil, nil // else an engine's tokens are recalled by it when the usage comes
+	if p := st.bind.prefix; p != nil {
+		p.prompt.Body, p.prompt.Long = nil, nil
 	}
-	if p == nil || p.prompt.Body == nil {
-		st.releaseText()
-	}
-	return st.transcript == nil && (p == nil || p.prompt.Body == nil && p.tokens.Mode != tokens.Engine)
+	st.releaseText()
+	return st.transcript == nil
 }
 
 // dropTextOnceSent returns what is dropText as soon as the binding's legs are sent, and says so.

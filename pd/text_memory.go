@@ -1,9 +1,5 @@
 package pd
 
-import (
-	"github.com/tandem-gateway/tandem/kvstate/tokens"
-)
-
 // TextMemory is the memory that a client's text lies in. It is used for another's once all who hold it have released
 // it: who has the request from the beginning, and each who reads it beside that.
 type TextMemory interface {
@@ -29,12 +25,9 @@ func (st *requestState) releaseText() {
 	memory.Release()
 }
 
-// isTextShared reports whether another goroutine may read the client's text that does not hold its memory: one that
-// asks an engine for its tokens, a leg beside decode's, or one that has decode pull a piece.
+// isTextShared reports whether another goroutine may read the client's text that does not hold its memory: a leg beside
+// decode's, or one that has decode pull a piece. Who asks an engine for its tokens has a text of its own.
 func (st *requestState) isTextShared() bool {
-	if p := st.bind.prefix; p != nil && (p.tokens.Mode == tokens.Engine || p.tokens.Later != nil) {
-		return true
-	}
 	for _, b := range st.bindings {
 		if !b.isSent() || b.cut.pulled != nil {
 			return true

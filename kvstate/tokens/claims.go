@@ -91,26 +91,26 @@ func (c *claims) lostLocked(key claimKey) lostClaim {
 	return l
 }
 
-// Counted holds what was said of a prompt against the tokens that an engine counted in it.
+// Counted holds what was said of a prompt to an API against the tokens that an engine counted in it.
 // A translation, or a tokenizer of the gateway's own, that was wrong is not used any more
 // for what shares the prompt's API, system prompt and tools, nor is /tokenize for chats if it was so
 // several times in a row. It is true where nothing was
 // said that is wrong.
-func (s *Source) Counted(p Prompt, said *Tokens, count int) (right bool) {
+func (s *Source) Counted(api API, said *Tokens, count int) (right bool) {
 	if said.Chunks != nil || count <= 0 {
 		return true
 	}
 	whole, n, by := said.Complete, len(said.IDs), said.By
-	if !whole && s.memory != nil {
-		if c := s.recall(&p); c.complete { // its ask has been answered meanwhile
-			whole, n, by = true, len(c.ids), c.by.by
+	if !whole && said.Later != nil {
+		if later, ok := said.Later.Tokens(); ok {
+			whole, n, by = true, len(later.IDs), later.By
 		}
 	}
 	if n == 0 {
 		return true
 	}
 	right = n == count || !whole && n < count
-	s.metrics.checked(s.cfg.Model, p.API, by, right)
+	s.metrics.checked(s.cfg.Model, api, by, right)
 	disproved := !right && (by == ByTranslation || by == ByTokenizer)
 	if by == ByTokenize {
 		disproved = s.claims.tokenized(said.context, right)
@@ -122,15 +122,4 @@ func (s *Source) Counted(p Prompt, said *Tokens, count int) (right bool) {
 		}
 	}
 	return right
-}
-
-// recall is what the memory says of a prompt.
-func (s *Source) recall(p *Prompt) claim {
-	p.engine = s.engine()
-	t, ok := p.read()
-	if !ok {
-		return claim{}
-	}
-	defer t.free()
-	return s.memory.recall(t)
 }

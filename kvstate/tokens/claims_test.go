@@ -43,10 +43,10 @@ func TestClaims_AWrongTranslationIsNotUsedThereAnyMore(t *testing.T) {
 		if !ok || said.By != ByTranslation || !said.Complete {
 			t.Fatalf("%v %+v", ok, said)
 		}
-		if !s.Counted(messageWith("a", "s", "one"), &said, 3) {
+		if !s.Counted(Messages, &said, 3) {
 			t.Error("3 tokens are not 3")
 		}
-		if s.Counted(messageWith("a", "s", "one"), &said, 4) {
+		if s.Counted(Messages, &said, 4) {
 			t.Error("3 tokens are 4")
 		}
 		for _, text := range []string{"one", "two"} {
@@ -87,7 +87,7 @@ func TestClaims_WhatAnEngineSaidIsNotGivenUp(t *testing.T) {
 	}
 	defer s.Close()
 	said, _ := s.Tokens(t.Context(), messageWith("a", "s", "one"))
-	if said.By != ByEngine || s.Counted(messageWith("a", "s", "one"), &said, 4) {
+	if said.By != ByEngine || s.Counted(Messages, &said, 4) {
 		t.Errorf("%+v", said)
 	}
 	if _, ok := s.Tokens(t.Context(), messageWith("a", "s", "one")); !ok {
@@ -135,7 +135,7 @@ func TestClaims_TokenizeOfAModelWithAWayOfItsOwnIsGivenUp(t *testing.T) {
 				if !ok || said.By != c.by {
 					t.Fatalf("%s: the %dth is known %v by %q", name, i+1, ok, said.By)
 				}
-				s.Counted(p, &said, count)
+				s.Counted(p.API, &said, count)
 			}
 			said, known := s.Tokens(t.Context(), chat("the next one"))
 			if known == c.lost || c.lost && said.Unknown != Wrong {
@@ -188,7 +188,7 @@ func TestClaims_WhatAnotherGatewayDisprovedIsNotUsed(t *testing.T) {
 			t.Fatal("not known before")
 		}
 		said, _ := there.Tokens(t.Context(), one)
-		there.Counted(one, &said, 4)
+		there.Counted(one.API, &said, 4)
 		reported := there.Disproved(time.Now())
 		if len(reported) != 1 || reported[0].Seconds != distrust.Seconds() || reported[0].Times != 1 {
 			t.Fatalf("reported: %+v", reported)

@@ -88,7 +88,7 @@ func TestTokens_SayWhyNobodyIsAsked(t *testing.T) {
 		if !ok || said.Unknown != "" {
 			t.Fatalf("%v, because %q", ok, said.Unknown)
 		}
-		s.Counted(p, &said, len(said.IDs)+1)
+		s.Counted(p.API, &said, len(said.IDs)+1)
 		if got, ok := s.Tokens(t.Context(), p); ok || got.Unknown != Wrong {
 			t.Errorf("after it was wrong: %v, because %q", ok, got.Unknown)
 		}

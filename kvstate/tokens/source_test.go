@@ -254,7 +254,7 @@ tandem_tokenize_calls_total{model="m",outcome="ok"} 2
 	}
 	alone := &Source{cfg: cfg, claims: newClaims()}
 	for count, right := range map[int]bool{2: false, 3: true, 4: true, 0: true} {
-		if got := alone.Counted(promptOf(t, helloTalk), &Tokens{IDs: []uint32{1, 2, 3}, By: ByRequest}, count); got != right {
+		if got := alone.Counted(Chat, &Tokens{IDs: []uint32{1, 2, 3}, By: ByRequest}, count); got != right {
 			t.Errorf("3 leading tokens of %d are right: %v", count, got)
 		}
 	}

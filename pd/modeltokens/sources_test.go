@@ -190,7 +190,7 @@ func TestSources_TellWhatWasDisproved(t *testing.T) {
 			t.Errorf("nothing was wrong, and it says %v", said)
 		}
 		found, ok := one.Tokens(t.Context(), prompt)
-		if _, too := other.Tokens(t.Context(), prompt); !ok || !too || one.Counted(prompt, &found, 4) {
+		if _, too := other.Tokens(t.Context(), prompt); !ok || !too || one.Counted(prompt.API, &found, 4) {
 			t.Fatalf("3 tokens that are 4: %+v", found)
 		}
 		said := there.Disproved(time.Now())
