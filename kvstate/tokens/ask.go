@@ -73,8 +73,8 @@ func (a *asker) close() {
 	a.wg.Wait()
 }
 
-// tokens takes a prompt from the memory if it is known completely, and else asks. A request
-// waits for the answer unless the memory knows nearly all of the prompt: then the ask
+// tokens takes a prompt from the memory if it is known completely, and else asks, where that is worth it. A
+// request waits for the answer unless the memory knows nearly all of the prompt: then the ask
 // is for the conversation's next turn, which begins with this prompt.
 func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 	b, ok := takeApart(p)
@@ -88,8 +88,13 @@ func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 	defer t.free()
 	c := a.memory.recall(t)
 	known := c.tokens()
-	f, why := a.flightFor(p, t, &c)
-	if f != nil && a.waitsFor(t, &c) {
+	var f *flight
+	var why Reason
+	waits := a.waitsFor(t, &c)
+	if waits || c.isWorthAsking(t) {
+		f, why = a.start(p, t)
+	}
+	if f != nil && waits {
 		found, ok := f.wait(ctx, a.cfg.waitFor(t.size))
 		if why = found.Unknown; ok {
 			known = found
@@ -107,20 +112,10 @@ func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 	return known, len(known.IDs) > 0
 }
 
-// flightFor begins to ask where the prompt is not known completely, and returns the ask, or why no
-// engine is asked.
-func (a *asker) flightFor(p *Prompt, t *text, c *claim) (*flight, Reason) {
-	if c.complete {
-		return nil, ""
-	}
-	return a.start(p, t)
-}
-
 // waitsFor reports whether a request should wait for an ask: not where only a little of its prompt
 // is unknown.
 func (a *asker) waitsFor(t *text, c *claim) bool {
-	unknown := t.size - int(c.cell)*cellBytes
-	return len(c.ids) == 0 || unknown > a.cfg.AskOver || t.partial
+	return !c.complete && (len(c.ids) == 0 || c.unknownBytes(t) > a.cfg.AskOver || t.partial)
 }
 
 func (f *flight) wait(ctx context.Context, most time.Duration) (Tokens, bool) {

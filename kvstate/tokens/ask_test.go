@@ -151,7 +151,40 @@ func TestAsk_WhatIsAnsweredLaterCanBeTakenOver(t *testing.T) {
 		for i := range 2 { // what rules need
 			expect("a next turn", append(slices.Clone(long), message{"assistant", "Hi."}, message{"user", fmt.Sprint("And ", i)}), false)
 		}
-		expect("one that is refused", []message{long[0], {"user", "Say it."}}, true)
+		expect("one that is refused", []message{long[0], {"user", strings.Repeat("Say it. ", 20)}}, true)
+	})
+}
+
+// Of many questions on one document few are gone on with: where the document is known no engine is asked for all of
+// it once more. It is for what is more than a small part, and for a conversation that goes on.
+func TestAsk_QuestionsOnAKnownDocumentAreNotAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asks := 0
+		s := asking(t, func(_ context.Context, path string, body []byte) ([]byte, error) {
+			if path != pathTokenize {
+				return nil, ErrNotServed
+			}
+			asks++
+			return tokenizeAnswer(body)
+		}, func(cfg *Config) { cfg.AskOver = Default().AskOver })
+		document := message{"system", strings.Repeat("What stands in the document. ", 400)}
+		ask := func(what string, want bool, talk ...message) {
+			t.Helper()
+			before := asks
+			got, known := s.Tokens(t.Context(), promptOf(t, append([]message{document}, talk...)))
+			synctest.Wait()
+			if asked := asks > before; asked != want || !known || asked && got.Later == nil && !got.Complete {
+				t.Errorf("%s: asked %v, %d tokens known, whole %v, later %v", what, asked, len(got.IDs), got.Complete, got.Later)
+			}
+			if truth := encode(appends(append([]message{document}, talk...), 0)); !got.Complete && (len(got.IDs) < 9*len(truth)/10 || shared(got.IDs, truth) < len(got.IDs)) {
+				t.Errorf("%s: %d tokens are known of %d, %d of them right", what, len(got.IDs), len(truth), shared(got.IDs, truth))
+			}
+		}
+		ask("the first question", true, message{"user", "What is it about?"})
+		ask("the second, which shows where the document ends", true, message{"user", "Who wrote it?"})
+		ask("the third", false, message{"user", "When was that?"})
+		ask("a long one", true, message{"user", strings.Repeat("And what of this? ", 40)})
+		ask("one that goes on", true, message{"user", "When was that?"}, message{"assistant", "Then."}, message{"user", "Sure?"})
 	})
 }
 

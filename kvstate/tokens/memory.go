@@ -19,6 +19,9 @@ const (
 	// tries.
 	sameCut  = 4
 	maxLooks = 16
+	// worthAsking is how much of a first turn must be unknown for an engine to be asked for all of it, as the
+	// divisor of a share.
+	worthAsking = 32
 )
 
 // memory remembers the tokens of prompts. See DESIGN.md for why what it claims is true.
@@ -54,6 +57,18 @@ type claim struct {
 	complete bool  // these are all
 	by       *known
 	rule     *rule // nil: none was needed
+}
+
+// unknownBytes is how much text of a prompt the claim says nothing of.
+func (c *claim) unknownBytes(t *text) int { return t.size - int(c.cell)*cellBytes }
+
+// isWorthAsking reports whether it is worth to ask for all of a prompt's tokens for the sake of prompts that go
+// on behind it. An ask is about the whole prompt, however little of it is news: of 220 KB of text an engine makes
+// tokens for some 60 ms, on the CPU that serves its other requests. So it is not worth it for a small part of a first
+// turn: of a hundred questions on one document few are gone on with, and the second turn of those has but that part
+// to compute again where it is sent elsewhere. A prompt with an answer in it is of a conversation that does go on.
+func (c *claim) isWorthAsking(t *text) bool {
+	return !c.complete && (t.hasAnswer() || c.unknownBytes(t)*worthAsking > t.size)
 }
 
 // recall says what is known of a prompt.

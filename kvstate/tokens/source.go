@@ -126,7 +126,7 @@ func (s *Source) remembered(p *Prompt) (Tokens, bool) {
 	known := c.tokens()
 	known.setText(t)
 	reported := p.API != Messages // its answers have no ids at all
-	known.Teaches = !c.complete && !t.partial && reported
+	known.Teaches = c.isWorthAsking(t) && !t.partial && reported
 	if len(c.ids) > 0 {
 		return known, true
 	}

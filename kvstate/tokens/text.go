@@ -261,6 +261,11 @@ func (t *text) previous() uint64 {
 // isAnswer reports whether the message is the assistant's.
 func (t *turn) isAnswer() bool { return t.kind == assistant || t.kind == call }
 
+// hasAnswer reports whether a message is the assistant's.
+func (t *text) hasAnswer() bool {
+	return slices.ContainsFunc(t.turns, func(m turn) bool { return m.isAnswer() })
+}
+
 // before is the hash of the text before a message, 0 where there is none or it is not compared.
 func (t *text) before(i int) uint64 {
 	at, found := slices.BinarySearchFunc(t.cuts, t.turns[i].first, func(c cut, cell int32) int { return int(c.cell - cell) })
