@@ -81,21 +81,10 @@ func appendWhole(b []byte, l *leg, handoff string) []byte {
 // appendPromptIDs appends the ids of the prompt: its tokens where there are some, else as many ids.
 func appendPromptIDs(b []byte, l *leg) []byte {
 	b = append(b, `,"prompt_token_ids":[`...)
-	if len(l.prompt) == 0 {
+	if l.prompt == nil {
 		return append(append(b, ids(l.promptTokens())...), ']')
 	}
-	return append(appendIDs(b, l.prompt), ']')
-}
-
-// appendIDs appends "1,2,3".
-func appendIDs(b []byte, tokens []int32) []byte {
-	for i, token := range tokens {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendInt(b, int64(token), 10)
-	}
-	return b
+	return append(l.prompt.appendIDs(b), ']')
 }
 
 // appendToken appends the text of a token: the mark at the beginning of an answer, which prefill has said where decode

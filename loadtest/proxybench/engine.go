@@ -38,13 +38,13 @@ func (s Server) local() string {
 // Engines are mock engines in one process. They answer at once, by raw sockets, so that they are not
 // what limits a proxy.
 type Engines struct {
-	ledger *ledger
-	bodies sync.Pool
-	caches []*kvCache // of those that publish KV events
+	ledger    *ledger
+	bodies    sync.Pool
+	tokenizer *tokenizer
 }
 
 func newEngines() *Engines {
-	return &Engines{ledger: newLedger(), bodies: sync.Pool{New: func() any { return new([]byte) }}}
+	return &Engines{ledger: newLedger(), tokenizer: newTokenizer(), bodies: sync.Pool{New: func() any { return new([]byte) }}}
 }
 
 // ServeEngines serves mock engines, and the port by which the measurement controls them, until the
@@ -62,7 +62,6 @@ func ServeEngines(ctx context.Context, control string, servers []Server) error {
 		var cache *kvCache
 		if s.Events != "" {
 			cache = newKVCache()
-			e.caches = append(e.caches, cache)
 			go func() { failed <- cache.publish(ctx, s.Events) }()
 		}
 		go func() { failed <- e.accept(listener, s, cache) }()
@@ -100,7 +99,6 @@ type engineConn struct {
 	conn    net.Conn
 	in      *bufio.Reader
 	scratch []byte
-	tokens  []int32
 	out     []byte
 }
 
@@ -125,8 +123,7 @@ func (c *engineConn) exchange() error {
 	if completes {
 		l, c.scratch = readLeg(body, c.scratch)
 		if c.cache != nil {
-			c.tokens = tokensOf(body, c.tokens[:0])
-			l.prompt = c.tokens
+			l.prompt = c.tokenizer.tokensOf(body)
 		}
 	} else {
 		c.out = c.page(c.out[:0], head, body)

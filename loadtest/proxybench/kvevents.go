@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sort"
 	"sync"
 	"time"
 
@@ -18,8 +19,8 @@ const eventsEngine = "vllm-events"
 // step is how long an engine's KV events wait for those of other requests: vLLM publishes those of a step together.
 const step = 5 * time.Millisecond
 
-// kvCache is what an engine reports that it holds: each block of 16 tokens once, until all are cleared between two
-// measures. It evicts none, since a measure does not fill it.
+// kvCache is what an engine reports that it holds: each block of 16 tokens once, until all are cleared for the next
+// who receives it. It evicts none, since a measure does not fill it.
 type kvCache struct {
 	mu     sync.Mutex // guards all below
 	held   map[uint64]struct{}
@@ -29,30 +30,26 @@ type kvCache struct {
 
 func newKVCache() *kvCache { return &kvCache{held: map[uint64]struct{}{}} }
 
-// hold adds the whole blocks of a prompt, and reports those that are new. As in vLLM each is named by its tokens and
-// all before.
-func (c *kvCache) hold(tokens []int32) {
+// hold adds the whole blocks of a prompt, and reports those that are new.
+func (c *kvCache) hold(p *chatTokens) {
+	names, tokens := p.names, p.tokens
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var names []uint64
-	parent, name, from := uint64(0), uint64(1), 0
-	for at := 0; at+blockTokens <= len(tokens); at += blockTokens {
-		before := name
-		for _, token := range tokens[at : at+blockTokens] { // FNV-1a, by tokens
-			name = (name ^ uint64(token)) * 0x100000001b3
-		}
-		if _, held := c.held[name]; held {
-			continue // so are those before: blocks are named by all before them
-		}
-		if len(names) == 0 {
-			parent, from = before, at
-		}
+	held := sort.Search(len(names), func(i int) bool { // of a block that is held all before it are
+		_, held := c.held[names[i]]
+		return !held
+	})
+	if held == len(names) {
+		return
+	}
+	for _, name := range names[held:] {
 		c.held[name] = struct{}{}
-		names = append(names, name)
 	}
-	if len(names) > 0 {
-		c.storedLocked(names, parent, tokens[from:from+len(names)*blockTokens], from == 0)
+	parent := uint64(0)
+	if held > 0 {
+		parent = names[held-1]
 	}
+	c.storedLocked(names[held:], parent, tokens[held*blockTokens:len(names)*blockTokens], held == 0)
 }
 
 // storedLocked reports blocks in a row (vLLM distributed/kv_events.py, as an array).
@@ -76,7 +73,7 @@ func (c *kvCache) storedLocked(names []uint64, parent uint64, tokens []int32, be
 	c.events++
 }
 
-// clear empties the cache, so that a gateway that starts receives all of it again.
+// clear empties the cache, so that who has begun to receive its events receives all of it.
 func (c *kvCache) clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,9 +96,11 @@ func (c *kvCache) batch(at time.Time) []byte {
 	return msgp.AppendInt(b, 0)
 }
 
-// publish sends a batch at each step, until the context ends. The message is [topic, number, payload].
+// publish sends a batch at each step, until the context ends. The message is [topic, number, payload]. A gateway
+// receives events from some time after it serves: what was published before would be missing for it with all that
+// builds on it, so the cache begins anew with each that subscribes, of which an XPUB is told.
 func (c *kvCache) publish(ctx context.Context, address string) (err error) {
-	socket, err := zmq.NewSocket(zmq.PUB)
+	socket, err := zmq.NewSocket(zmq.XPUB)
 	if err != nil {
 		return fmt.Errorf("publish KV events: %w", err)
 	}
@@ -116,6 +115,15 @@ func (c *kvCache) publish(ctx context.Context, address string) (err error) {
 		case <-ctx.Done():
 			return nil
 		case now := <-ticks.C:
+			for {
+				heard, err := socket.RecvBytes(zmq.DONTWAIT)
+				if err != nil { // nobody has come or gone
+					break
+				}
+				if len(heard) > 0 && heard[0] == 1 {
+					c.clear()
+				}
+			}
 			payload := c.batch(now)
 			if payload == nil {
 				continue
@@ -126,14 +134,4 @@ func (c *kvCache) publish(ctx context.Context, address string) (err error) {
 			number++
 		}
 	}
-}
-
-// tokensOf appends the tokens of a chat: one for each four bytes of its messages, so that prompts that begin alike have
-// tokens that do.
-func tokensOf(body []byte, tokens []int32) []int32 {
-	text := valueOf(body, `"messages":[`, ']')
-	for b := body[text.from:text.to]; len(b) >= 4; b = b[4:] {
-		tokens = append(tokens, int32(binary.LittleEndian.Uint32(b)*0x9e3779b1>>15))
-	}
-	return tokens
 }

@@ -42,7 +42,7 @@ func (c *engineConn) page(b []byte, h head, body []byte) []byte {
 	case "/model_info", "/get_model_info":
 		text = `{"model_path":"` + model + `","tokenizer_path":"` + model + `","is_generation":true}`
 	case "/tokenize":
-		text = tokenized(body)
+		text = c.tokenizer.tokenized(body)
 	default:
 		status, text = "404 Not Found", `{"detail":"Not Found"}`
 	}
@@ -108,9 +108,9 @@ func histograms(engine string) string {
 }
 
 // tokenized is the answer of /tokenize.
-func tokenized(body []byte) string {
-	tokens := tokensOf(body, nil)
-	return fmt.Sprintf(`{"count":%d,"max_model_len":%d,"tokens":[%s]}`, len(tokens), modelLen, appendIDs(nil, tokens))
+func (t *tokenizer) tokenized(body []byte) string {
+	chat := t.tokensOf(body)
+	return fmt.Sprintf(`{"count":%d,"max_model_len":%d,"tokens":[%s]}`, len(chat.tokens), modelLen, chat.appendIDs(nil))
 }
 
 // serveControl serves the port by which the measurement asks what the engines saw.
@@ -119,12 +119,7 @@ func (e *Engines) serveControl(ctx context.Context, address string) error {
 	answer := func(w http.ResponseWriter, v any) { _ = json.NewEncoder(w).Encode(v) }
 	mux.HandleFunc("GET /legs", func(w http.ResponseWriter, _ *http.Request) { answer(w, e.ledger.counts()) })
 	mux.HandleFunc("GET /departures", func(w http.ResponseWriter, _ *http.Request) { answer(w, e.ledger.departures()) })
-	mux.HandleFunc("POST /reset", func(http.ResponseWriter, *http.Request) {
-		e.ledger.reset(time.Now())
-		for _, cache := range e.caches {
-			cache.clear()
-		}
-	})
+	mux.HandleFunc("POST /reset", func(http.ResponseWriter, *http.Request) { e.ledger.reset(time.Now()) })
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("listen for control: %w", err)

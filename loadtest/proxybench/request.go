@@ -21,15 +21,15 @@ type leg struct {
 	reads     bool // NIXL: decode reads the blocks that prefill kept
 	name      string
 	blocks    int
-	behind    int     // NIXL: tokens of the prompt and of what prefill said, behind which decode goes on; 0: it begins
-	prompt    []int32 // its tokens, where they are those of /tokenize
-	bootstrap string  // SGLang: the room in which the legs meet; "": none
+	behind    int         // NIXL: tokens of the prompt and of what prefill said, behind which decode goes on; 0: it begins
+	prompt    *chatTokens // its tokens, where they are those of /tokenize; else nil
+	bootstrap string      // SGLang: the room in which the legs meet; "": none
 }
 
 // promptTokens is how long the prompt is taken to be: by its text, or by its ids where it has those.
 func (l *leg) promptTokens() int {
-	if len(l.prompt) > 0 {
-		return len(l.prompt)
+	if l.prompt != nil {
+		return len(l.prompt.tokens)
 	}
 	if l.behind > 0 {
 		return l.behind
