@@ -8,6 +8,8 @@ type Prompt struct {
 	Tokens  []uint32
 	// Media are the images and the like behind the placeholders in Tokens, in order.
 	Media []Medium
+	// Hashed is what is kept beside tokens that Tokens are the beginning of, nil if nothing is.
+	Hashed *Hashed
 }
 
 // Medium is one image or the like. A prompt matches up to the first medium whose hash
@@ -21,6 +23,14 @@ type Medium struct {
 // appendChain appends the hashes of the prompt's whole blocks, up to the first medium
 // that is not known.
 func (p *Prompt) appendChain(dst []Hash, seed *Seed, form blockForm) []Hash {
+	if p.Hashed != nil && len(p.Media) == 0 {
+		return p.Hashed.appendChain(dst, p, seed, form)
+	}
+	return p.hashChain(dst, seed, form)
+}
+
+// hashChain makes the hashes of appendChain.
+func (p *Prompt) hashChain(dst []Hash, seed *Seed, form blockForm) []Hash {
 	if len(p.Tokens) < form.lookahead {
 		return dst
 	}

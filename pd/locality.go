@@ -188,7 +188,7 @@ func (l *Locality) match(p *prefix) {
 	if !p.known || len(p.tokens.IDs) == 0 {
 		return
 	}
-	prompt := kvstate.Prompt{Model: p.model, Adapter: p.tokens.Adapter, Salt: p.tokens.Salt, Tokens: p.tokens.IDs}
+	prompt := kvstate.Prompt{Model: p.model, Adapter: p.tokens.Adapter, Salt: p.tokens.Salt, Tokens: p.tokens.IDs, Hashed: p.tokens.Hashed}
 	for _, m := range p.tokens.Media {
 		prompt.Media = append(prompt.Media, kvstate.Medium{Hash: m.Hash, Offset: m.Offset, Length: m.Length})
 	}

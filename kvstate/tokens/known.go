@@ -1,12 +1,18 @@
 package tokens
 
-import "slices"
+import (
+	"slices"
 
-// known is a prompt whose tokens are known. All but its proofs is fixed.
+	"github.com/tandem-gateway/tandem/kvstate"
+)
+
+// known is a prompt whose tokens are known. All but its proofs and hashes is fixed.
 type known struct {
 	text // its own copy
 	ids  []uint32
 	by   Method
+
+	hashed kvstate.Hashed // beside ids
 
 	proofs []proof // in order of cells
 
@@ -42,7 +48,7 @@ const (
 
 // bytes is about what it takes in memory.
 func (k *known) bytes() int64 {
-	return knownBytes + int64(len(k.cuts)*cutBytes+4*len(k.prints)+12*len(k.turns)+len(k.tails)+4*len(k.ids))
+	return knownBytes + int64(len(k.cuts)*cutBytes+4*len(k.prints)+12*len(k.turns)+len(k.tails)+(4+kvstate.HashedBytes)*len(k.ids))
 }
 
 // addProof adds a proof, or widens the one that says the same already.

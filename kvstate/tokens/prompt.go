@@ -1,6 +1,9 @@
 package tokens
 
-import "github.com/tandem-gateway/tandem/kvstate/jsonscan"
+import (
+	"github.com/tandem-gateway/tandem/kvstate"
+	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
+)
 
 // API is the kind of path that a prompt came by.
 type API string
@@ -58,6 +61,8 @@ type Tokens struct {
 	// IDs are leading token ids of the prompt. They are shared: do not change
 	// them.
 	IDs []uint32
+	// Hashed keeps the hashes of their blocks, where IDs are the beginning of what is remembered; else nil.
+	Hashed *kvstate.Hashed
 	// Certain is how many of IDs are certain: what an engine or a tokenizer returned for
 	// this very prompt, or what two prompts with this one's beginning showed. The
 	// others follow from how the model's template has treated prompts of this form

@@ -145,7 +145,7 @@ func (s *Source) remembered(p *Prompt) (Tokens, bool) {
 func (c claim) tokens() Tokens {
 	t := Tokens{IDs: c.ids, Certain: c.certain, Complete: c.complete}
 	if c.by != nil {
-		t.By = c.by.by
+		t.By, t.Hashed = c.by.by, &c.by.hashed
 	}
 	return t
 }

@@ -1,0 +1,69 @@
+package kvstate
+
+import "sync"
+
+// Hashed keeps the hashes of the blocks of some tokens for the prompts that begin with them: who remembers the tokens
+// has it beside them, and gives it to all those prompts. To hash 55,000 tokens takes 80 us, to copy their hashes 3.
+// The zero value is ready.
+type Hashed struct {
+	mu  sync.Mutex
+	all [hashedChains]hashedChain // guarded by mu; the one that was made last is the first
+}
+
+// hashedChains is how many chains are kept of the same tokens: of several forms of blocks, or for several tenants.
+const hashedChains = 2
+
+// HashedBytes is about what Hashed takes in memory for each token.
+const HashedBytes = hashedChains * 8 / stripeTokens
+
+// hashedChain is the hashes of the first blocks, and what they were made with.
+type hashedChain struct {
+	with   chainKey
+	hashes []Hash // are not changed
+}
+
+// chainKey is what the hashes of a prompt's blocks depend on beside its tokens.
+type chainKey struct {
+	seed    uint64
+	form    blockForm
+	model   string
+	adapter string
+	salt    string
+}
+
+// appendChain is that of a prompt without media, whose tokens are those that it is beside or their beginning.
+func (k *Hashed) appendChain(dst []Hash, p *Prompt, seed *Seed, form blockForm) []Hash {
+	with := chainKey{seed.mark, form, p.Model, p.Adapter, p.Salt}
+	blocks := max(0, len(p.Tokens)-form.lookahead) / form.blockTokens
+	if made := k.find(&with); len(made) >= blocks {
+		return append(dst, made[:blocks]...)
+	}
+	from := len(dst)
+	dst = p.hashChain(dst, seed, form)
+	k.keep(&with, dst[from:])
+	return dst
+}
+
+func (k *Hashed) find(with *chainKey) []Hash {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range k.all {
+		if k.all[i].with == *with {
+			return k.all[i].hashes
+		}
+	}
+	return nil
+}
+
+// keep puts a copy in place of what was made in the same way, or else first.
+func (k *Hashed) keep(with *chainKey, hashes []Hash) {
+	made := hashedChain{*with, append([]Hash(nil), hashes...)}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	last := 0
+	for last < hashedChains-1 && k.all[last].with != *with {
+		last++
+	}
+	copy(k.all[1:last+1], k.all[:last])
+	k.all[0] = made
+}
