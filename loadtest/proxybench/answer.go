@@ -2,6 +2,7 @@ package proxybench
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -44,14 +45,14 @@ func appendChunk(b []byte, write func([]byte) []byte) []byte {
 	from := len(b)
 	b = write(append(b, size...))
 	n := len(b) - from - len(size)
-	if n > 0xffff { // it does not fit the four digits
-		data := append([]byte(nil), b[from+len(size):]...)
-		b = fmt.Appendf(b[:from], "%x\r\n", n)
-		return append(append(b, data...), "\r\n"...)
+	digits := 4
+	if n > 0xffff { // it does not fit them
+		digits = 8
+		b = append(b, size[:4]...)
+		copy(b[from+digits:], b[from+4:])
 	}
-	const digits = "0123456789abcdef"
-	for i := range 4 {
-		b[from+i] = digits[n>>(12-4*i)&15]
+	for i := range digits {
+		b[from+i] = "0123456789abcdef"[n>>(4*(digits-1-i))&15]
 	}
 	return append(b, "\r\n"...)
 }
@@ -82,7 +83,8 @@ func appendWhole(b []byte, l *leg, handoff string) []byte {
 func appendPromptIDs(b []byte, l *leg) []byte {
 	b = append(b, `,"prompt_token_ids":[`...)
 	if l.prompt == nil {
-		return append(append(b, ids(l.promptTokens())...), ']')
+		list := ids(l.promptTokens())
+		return append(append(slices.Grow(b, 3*len(list)/2), list...), ']') // other ids come behind them
 	}
 	return append(l.prompt.appendIDs(b), ']')
 }

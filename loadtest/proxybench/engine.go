@@ -172,10 +172,10 @@ func (c *engineConn) complete(l *leg) error {
 	if l.stream {
 		return c.streamAnswer(l)
 	}
-	body := appendWhole(nil, l, name)
-	c.out = appendHead(c.out[:0], "200 OK", "application/json", len(body))
-	c.out = append(c.out, body...)
-	_, err := c.conn.Write(c.out)
+	c.scratch = appendWhole(c.scratch[:0], l, name)
+	c.out = appendHead(c.out[:0], "200 OK", "application/json", len(c.scratch))
+	both := net.Buffers{c.out, c.scratch}
+	_, err := both.WriteTo(c.conn)
 	return err
 }
 

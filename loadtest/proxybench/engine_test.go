@@ -2,10 +2,13 @@ package proxybench
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http/httputil"
 	"reflect"
 	"runtime"
 	"strings"
@@ -301,5 +304,18 @@ func TestEach_EndsWithItsContext(t *testing.T) {
 	wait()
 	if len(counted.errors) > 0 {
 		t.Errorf("what the end of the load cut off counts as wrong: %v", counted.errors)
+	}
+}
+
+func TestChunks_AreReadAsTheyWereWritten(t *testing.T) {
+	var written, want []byte
+	for _, size := range []int{1, 4095, 0xffff, 0x10000, 400_000} {
+		data := bytes.Repeat([]byte{byte(size), 'x'}, size/2+1)[:size]
+		written = appendChunk(written, func(b []byte) []byte { return append(b, data...) })
+		want = append(want, data...)
+	}
+	got, err := io.ReadAll(httputil.NewChunkedReader(bytes.NewReader(append(written, "0\r\n\r\n"...))))
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes of %d, %v", len(got), len(want), err)
 	}
 }
