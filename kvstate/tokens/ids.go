@@ -1,6 +1,7 @@
 package tokens
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/bits"
 )
@@ -11,7 +12,7 @@ func ParseIDs(raw []byte) (ids []uint32, ok bool) {
 	if len(raw) < len("[0]") || raw[0] != '[' || raw[len(raw)-1] != ']' {
 		return nil, false
 	}
-	ids = make([]uint32, 0, len(raw)/5)
+	ids = make([]uint32, 0, 1+bytes.Count(raw, []byte{','}))
 	for at := 1; ; at++ { // behind a bracket or a comma
 		at = skipBlank(raw, at)
 		id, length := leadingNumber(raw[at:])

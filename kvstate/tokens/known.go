@@ -30,9 +30,9 @@ type proof struct {
 	full bool
 }
 
-// newKnown copies what it is given.
+// newKnown copies the text. The ids nobody changes any more.
 func newKnown(t *text, ids []uint32, by Method) *known {
-	return &known{text: t.clone(), ids: slices.Clone(ids), by: by}
+	return &known{text: t.clone(), ids: ids, by: by}
 }
 
 // maxProofs bounds the proofs of one prompt. A long conversation has one for each turn,

@@ -150,7 +150,7 @@ func (c claim) tokens() Tokens {
 	return t
 }
 
-// Learn takes in the token ids of a prompt, as its prefill answered them (ParseIDs).
+// Learn takes in the token ids of a prompt, as its prefill answered them (ParseIDs). The caller changes them no more.
 // The ids of other modes are no news. Ids must never reach the client that did not ask
 // for them: what strips them from answers is not this package.
 func (s *Source) Learn(p Prompt, ids []uint32) {
