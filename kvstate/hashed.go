@@ -3,7 +3,7 @@ package kvstate
 import "sync"
 
 // Hashed keeps the hashes of the blocks of some tokens for the prompts that begin with them: who remembers the tokens
-// has it beside them, and gives it to all those prompts. To hash 55,000 tokens takes 80 us, to copy their hashes 3.
+// has it beside them, and gives it to all those prompts. To hash 55,000 tokens takes 80 us, and 27 KB for each stream.
 // The zero value is ready.
 type Hashed struct {
 	mu  sync.Mutex
@@ -31,17 +31,17 @@ type chainKey struct {
 	salt    string
 }
 
-// appendChain is that of a prompt without media, whose tokens are those that it is beside or their beginning.
-func (k *Hashed) appendChain(dst []Hash, p *Prompt, seed *Seed, form blockForm) []Hash {
+// chain is the hashes of a prompt without media, whose tokens are those that it is beside or their beginning. They are
+// not to be changed.
+func (k *Hashed) chain(p *Prompt, seed *Seed, form blockForm) []Hash {
 	with := chainKey{seed.mark, form, p.Model, p.Adapter, p.Salt}
 	blocks := max(0, len(p.Tokens)-form.lookahead) / form.blockTokens
-	if made := k.find(&with); len(made) >= blocks {
-		return append(dst, made[:blocks]...)
+	made := k.find(&with)
+	if len(made) < blocks {
+		made = p.appendChain(make([]Hash, 0, blocks), seed, form)
+		k.keep(&with, made)
 	}
-	from := len(dst)
-	dst = p.hashChain(dst, seed, form)
-	k.keep(&with, dst[from:])
-	return dst
+	return made[:blocks:blocks]
 }
 
 func (k *Hashed) find(with *chainKey) []Hash {
@@ -55,9 +55,8 @@ func (k *Hashed) find(with *chainKey) []Hash {
 	return nil
 }
 
-// keep puts a copy in place of what was made in the same way, or else first.
+// keep puts hashes in place of those that were made in the same way, or else first.
 func (k *Hashed) keep(with *chainKey, hashes []Hash) {
-	made := hashedChain{*with, append([]Hash(nil), hashes...)}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	last := 0
@@ -65,5 +64,5 @@ func (k *Hashed) keep(with *chainKey, hashes []Hash) {
 		last++
 	}
 	copy(k.all[1:last+1], k.all[:last])
-	k.all[0] = made
+	k.all[0] = hashedChain{*with, hashes}
 }

@@ -15,10 +15,10 @@ func TestHashed_IsWhatIsMade(t *testing.T) {
 	kept, one, other := new(Hashed), NewSeed("one"), NewSeed("other")
 	ask := func(seed *Seed, form blockForm, p Prompt) {
 		t.Helper()
-		before := []Hash{1, 2}
-		want := p.appendChain(before, seed, form)
+		var want, got Hits
+		want.addChain(&p, seed, form)
 		p.Hashed = kept
-		if got := p.appendChain(before, seed, form); !slices.Equal(got, want) {
+		if got.addChain(&p, seed, form); !slices.Equal(got.chainOf(form), want.chainOf(form)) {
 			t.Errorf("%d tokens of %q, adapter %q, salt %q, %+v: other hashes", len(p.Tokens), p.Model, p.Adapter, p.Salt, form)
 		}
 	}
@@ -46,7 +46,7 @@ func TestHashed_IsWhatIsMade(t *testing.T) {
 		all.Go(func() {
 			for n := range 50 {
 				p := Prompt{Model: "m", Tokens: tokens[:100*n], Hashed: kept}
-				if got := p.appendChain(nil, one, blockForm{16, 0}); len(got) != 100*n/16 {
+				if got := kept.chain(&p, one, blockForm{16, 0}); len(got) != 100*n/16 {
 					t.Errorf("%d hashes of %d tokens", len(got), 100*n)
 				}
 			}

@@ -14,16 +14,16 @@ type Hits struct {
 	model        *model
 	members      *memberTable
 	prefixes     []prefixLengths // by holder
-	hashes       []Hash          // all chains, one after the other
+	hashes       []Hash          // those that were made for it, one chain after the other
 	chains       []chain         // one for each block size
 	runs         []storeRun      // of the stores of the model's servers
 	best         [tiers]int      // tokens that the best server holds, by tier
 }
 
-// chain is the hashes from..to of Hits for one form of blocks.
+// chain is the hashes for one form of blocks: of Hits, or those that are kept beside its tokens.
 type chain struct {
 	blockForm
-	from, to int
+	hashes []Hash // are not changed
 }
 
 // Held returns what a server holds, nothing for one that is not known; of one that has published
@@ -169,7 +169,7 @@ type Chain struct {
 func (h *Hits) Chains() []Chain {
 	all := make([]Chain, len(h.chains))
 	for i, c := range h.chains {
-		all[i] = Chain{c.blockTokens, c.lookahead, h.hashes[c.from:c.to]}
+		all[i] = Chain{c.blockTokens, c.lookahead, c.hashes}
 	}
 	return all
 }
@@ -180,8 +180,8 @@ func (h *Hits) Chain() (smallest Chain) {
 	for _, c := range h.chains {
 		isFirst := len(smallest.Hashes) == 0 || c.blockTokens < smallest.BlockTokens ||
 			c.blockTokens == smallest.BlockTokens && c.lookahead < smallest.Lookahead
-		if c.from < c.to && isFirst {
-			smallest = Chain{c.blockTokens, c.lookahead, h.hashes[c.from:c.to]}
+		if len(c.hashes) > 0 && isFirst {
+			smallest = Chain{c.blockTokens, c.lookahead, c.hashes}
 		}
 	}
 	return smallest
@@ -230,7 +230,7 @@ func (h *Hits) extends(at *held, by *Hits) bool {
 func (h *Hits) chainOf(form blockForm) []Hash {
 	for _, c := range h.chains {
 		if c.blockForm == form {
-			return h.hashes[c.from:c.to]
+			return c.hashes
 		}
 	}
 	return nil

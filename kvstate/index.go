@@ -89,7 +89,7 @@ func (ix *Index) MatchChains(model string, promptTokens int, chains []Chain, h *
 				h.hashes = append(h.hashes, c.Hashes...)
 			}
 		}
-		h.chains = append(h.chains, chain{view.sizes[i].blockForm, from, len(h.hashes)})
+		h.chains = append(h.chains, chain{view.sizes[i].blockForm, h.hashes[from:]})
 	}
 	m.matchChains(view, h)
 	m.counts.recordMatch(h)

@@ -105,8 +105,8 @@ func BenchmarkMatchUnderIngest(b *testing.B) {
 		each += l
 	}
 	queries := held * 3 / 4 / each
-	whole := chain{blockForm{blockTokens: 16}, 0, n}
 	chain := make([]Hash, n)
+	whole := inBlocksOf16(chain)
 	ask := func(q int) {
 		r := rand.New(rand.NewPCG(uint64(q), 3))
 		for i := range chain {
@@ -141,7 +141,6 @@ func BenchmarkMatchUnderIngest(b *testing.B) {
 				for i := range 200 {
 					ask(q)
 					h.reset(16*n, false)
-					h.hashes = append(h.hashes, chain...)
 					h.chains = append(h.chains, whole)
 					at := time.Now()
 					m.matchChains(m.view.Load(), &h)

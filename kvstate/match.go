@@ -109,12 +109,20 @@ func (s *search) bits(tier Tier, block int) uint64 {
 func (m *model) match(p *Prompt, seed *Seed, h *Hits) {
 	view := m.view.Load()
 	for i := range view.sizes {
-		form := view.sizes[i].blockForm
-		from := len(h.hashes)
-		h.hashes = p.appendChain(h.hashes, seed, form)
-		h.chains = append(h.chains, chain{form, from, len(h.hashes)})
+		h.addChain(p, seed, view.sizes[i].blockForm)
 	}
 	m.matchChains(view, h)
+}
+
+// addChain adds the hashes of a prompt for one form of blocks.
+func (h *Hits) addChain(p *Prompt, seed *Seed, form blockForm) {
+	if p.Hashed != nil && len(p.Media) == 0 {
+		h.chains = append(h.chains, chain{form, p.Hashed.chain(p, seed, form)})
+		return
+	}
+	from := len(h.hashes)
+	h.hashes = p.appendChain(h.hashes, seed, form)
+	h.chains = append(h.chains, chain{form, h.hashes[from:]})
 }
 
 // matchChains fills h from its chains, one for each block size of the view.
@@ -127,7 +135,7 @@ func (m *model) matchChains(view *memberTable, h *Hits) {
 	}}
 	h.runs = h.runs[:0]
 	for i, c := range h.chains {
-		s.chain, s.longest = h.hashes[c.from:c.to], prefixLengths{}
+		s.chain, s.longest = c.hashes, prefixLengths{}
 		s.matchSize(&view.sizes[i], h)
 		for t, longest := range s.longest[:tiers] {
 			h.best[t] = max(h.best[t], int(longest)*c.blockTokens)

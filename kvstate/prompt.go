@@ -23,14 +23,6 @@ type Medium struct {
 // appendChain appends the hashes of the prompt's whole blocks, up to the first medium
 // that is not known.
 func (p *Prompt) appendChain(dst []Hash, seed *Seed, form blockForm) []Hash {
-	if p.Hashed != nil && len(p.Media) == 0 {
-		return p.Hashed.appendChain(dst, p, seed, form)
-	}
-	return p.hashChain(dst, seed, form)
-}
-
-// hashChain makes the hashes of appendChain.
-func (p *Prompt) hashChain(dst []Hash, seed *Seed, form blockForm) []Hash {
 	if len(p.Tokens) < form.lookahead {
 		return dst
 	}

@@ -166,7 +166,7 @@ func BenchmarkMatchBesideRedis(b *testing.B) {
 			var h Hits
 			for b.Loop() {
 				h.reset(16*n, false)
-				h.hashes, h.chains = append(h.hashes, hashes...), append(h.chains, chain{blockForm{blockTokens: 16}, 0, n})
+				h.chains = append(h.chains, inBlocksOf16(hashes))
 				m.matchChains(m.view.Load(), &h)
 			}
 			runs := make([]int, servers)
