@@ -153,6 +153,7 @@ func (o *Orchestrator) locate(ctx context.Context, st *requestState) {
 // reset is a request before its first attempt.
 func (o *Orchestrator) reset(st *requestState) {
 	st.release()
+	o.letGoCandidates(st)
 	o.strandWaiting(st)
 	returns := st.bind.returns
 	returns.lookAgain()
@@ -226,6 +227,9 @@ func (o *Orchestrator) choose(ctx context.Context, st *requestState) (*binding, 
 		o.strandWaiting(st)
 	}
 	st.recordBinding(b)
+	if !st.client.proxied { // whose fallbacks are asked for when it has been chosen
+		st.held += o.Decisions.Hold(&b.choice)
+	}
 	return b, nil
 }
 
@@ -290,6 +294,7 @@ func (st *requestState) diedDecoding(server string) retry.Death {
 func (o *Orchestrator) relay(ctx context.Context, st *requestState, b *binding) *Answer {
 	o.Binder.deadlineProbes.Observe(st.bind.base, time.Now())
 	o.recordDecision(st, nil)
+	o.dropCandidates(st)
 	b.answer.Timing = st.timing(b)
 	b.answer.CachedTokens, b.answer.ComputedTokens = st.predictedCache()
 	st.form.relay(ctx, st, b)
@@ -304,6 +309,7 @@ func (o *Orchestrator) end(st *requestState) {
 		st.releaseText()
 	}
 	st.capacity.End()
+	o.letGoCandidates(st)
 	if !st.streams && st.entry != nil {
 		o.Queue.Leave(st.entry)
 	}
@@ -430,4 +436,19 @@ func (o *Orchestrator) recordDecision(st *requestState, err error) {
 		Choices: st.choices(), Outcome: outcome, Ended: err != nil || !st.client.Stream && !st.client.proxied,
 	}
 	st.decision = o.Decisions.Replace(st.decision, record) // a continuation has that of its request
+}
+
+// dropCandidates lets go of the servers that were not chosen, once the decision is recorded: an answer may take
+// minutes, and of a thousand servers the request would hold half a megabyte and a table of all pairs.
+func (o *Orchestrator) dropCandidates(st *requestState) {
+	for _, b := range st.bindings {
+		b.choice.KeepOnlyChosen()
+	}
+	o.letGoCandidates(st)
+}
+
+// letGoCandidates gives back what is counted of the servers that the request's were chosen from.
+func (o *Orchestrator) letGoCandidates(st *requestState) {
+	o.Decisions.LetGo(st.held)
+	st.held = 0
 }

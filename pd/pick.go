@@ -153,6 +153,7 @@ func (p *Pick) MarkSent() (letGo bool) {
 	}
 	p.sample = p.o.Binder.beginTransfer(st, b, p.sent)
 	letGo = st.dropText()
+	p.o.dropCandidates(st)
 	p.leg = connector.LegRequest{}
 	return letGo
 }

@@ -46,6 +46,7 @@ type requestState struct {
 	continuations int                    // how often its stream was continued
 	begun         []byte                 // the events of its stream that prefill's token makes
 	decision      decision.Number        // as it is remembered; 0: it is not
+	held          int                    // bytes that are counted for the choices of bindings
 
 	memory TextMemory // of the client's text, until it is given back; nil: it is not
 

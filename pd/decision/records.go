@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/cost"
@@ -16,6 +17,8 @@ import (
 type Records struct {
 	keep time.Duration
 	most int // bytes
+
+	held atomic.Int64 // bytes of choices under way
 
 	mu     sync.Mutex        // guards the rest
 	origin time.Time         // of the times in kept
@@ -47,6 +50,22 @@ func NewRecords(keep time.Duration, bytes int) *Records {
 	}
 }
 
+// Hold counts the servers of a choice whose request is under way, and returns for how many bytes: as many as LetGo gives
+// back. Where those under way would take more than the decisions that are remembered may, the choice keeps the chosen
+// servers alone.
+func (d *Records) Hold(c *Choice) (bytes int) {
+	bytes = c.serverBytes()
+	if d.held.Add(int64(bytes)) <= int64(d.most) {
+		return bytes
+	}
+	d.held.Add(-int64(bytes))
+	c.KeepOnlyChosen()
+	return 0
+}
+
+// LetGo gives back what Hold counted.
+func (d *Records) LetGo(bytes int) { d.held.Add(-int64(bytes)) }
+
 // Add remembers a decision, whose choices are the record's from now on, and returns its number.
 func (d *Records) Add(decision Record) Number {
 	now := time.Now()
@@ -61,7 +80,8 @@ func (d *Records) Add(decision Record) Number {
 }
 
 // Replace is Add of what is known of a request now, in place of what was remembered by a number, as where its stream was
-// continued: it is one request. It returns the number that it has, another one where that is forgotten.
+// continued: it is one request, and of attempts that were remembered with more servers those are kept. It returns the
+// number that it has, another one where that is forgotten.
 func (d *Records) Replace(number Number, decision Record) Number {
 	d.mu.Lock()
 	if !d.isKeptLocked(number) {
@@ -69,6 +89,12 @@ func (d *Records) Replace(number Number, decision Record) Number {
 		return d.Add(decision)
 	}
 	defer d.mu.Unlock()
+	known := d.recordLocked(number).Choices
+	for i := range min(len(known), len(decision.Choices)) {
+		if c := &decision.Choices[i]; known[i].serverBytes() > c.serverBytes() {
+			c.Candidates = known[i].Candidates
+		}
+	}
 	d.rememberLocked(number, decision)
 	d.boundLocked()
 	return number
@@ -238,16 +264,27 @@ func (d *Record) bytes() int {
 	n := recordBytes + len(d.RequestID) + len(d.Outcome)
 	for i := range d.Choices {
 		c := &d.Choices[i]
-		prefill, decode := len(c.Candidates.Prefill), len(c.Candidates.Decode)
-		n += choiceBytes + len(c.Outcome) + len(c.Mismatch) + candidateBytes*(prefill+decode) + linkBytes*prefill*decode
+		n += choiceBytes + len(c.Outcome) + len(c.Mismatch) + c.serverBytes()
 	}
 	return n
+}
+
+// serverBytes is about how much of it the servers take that it was made from.
+func (c *Choice) serverBytes() int {
+	prefill, decode := len(c.Candidates.Prefill), len(c.Candidates.Decode)
+	return candidateBytes*(prefill+decode) + linkBytes*prefill*decode
 }
 
 // KeepOnlyChosen forgets the servers that were not chosen.
 func (d *Record) KeepOnlyChosen() {
 	for i := range d.Choices {
-		c := &d.Choices[i]
+		d.Choices[i].KeepOnlyChosen()
+	}
+}
+
+// KeepOnlyChosen forgets the servers that were not chosen.
+func (c *Choice) KeepOnlyChosen() {
+	if len(c.Candidates.Prefill) > 1 || len(c.Candidates.Decode) > 1 {
 		c.Candidates = c.Candidates.Only(c.Chosen.Prefill, c.Chosen.Decode)
 	}
 }

@@ -228,3 +228,26 @@ func TestRecords_Replace(t *testing.T) {
 		t.Errorf("%d are remembered", len(all))
 	}
 }
+
+// Choices under way keep their servers as far as there is memory for them, and then the chosen ones. What one had is
+// there for the next.
+func TestRecords_HoldsChoicesUnderWayWithinItsBytes(t *testing.T) {
+	choice := func() *Choice {
+		f := cost.Candidates{Prefill: []cost.Candidate{{ID: "p0"}, {ID: "p1"}}, Decode: []cost.Candidate{{ID: "d0"}, {ID: "d1"}}}
+		f.Links = cost.NewLinks(cost.DefaultLinks()).Table(f.Prefill, f.Decode, arrived)
+		return &Choice{Candidates: f, Chosen: cost.Alternative{Prefill: "p1", Decode: "d0"}}
+	}
+	d := NewRecords(time.Hour, 4*candidateBytes+4*linkBytes)
+	first, second := choice(), choice()
+	held := d.Hold(first)
+	if n := d.Hold(second); held == 0 || n != 0 {
+		t.Errorf("%d and %d bytes are held", held, n)
+	}
+	if len(first.Candidates.Prefill) != 2 || len(second.Candidates.Prefill) != 1 || second.Candidates.Prefill[0].ID != "p1" || second.Candidates.Decode[0].ID != "d0" {
+		t.Errorf("the first keeps %+v, the second %+v", first.Candidates.Prefill, second.Candidates)
+	}
+	d.LetGo(held)
+	if again := choice(); d.Hold(again) != held || len(again.Candidates.Decode) != 2 {
+		t.Errorf("behind the first %+v", again.Candidates.Decode)
+	}
+}
