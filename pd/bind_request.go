@@ -105,7 +105,7 @@ func (r *bindRequest) aloneReason(v *snapshot, chosen cost.Alternative) string {
 		return ""
 	case r.req.Aggregated || failsAtOneToken(r.req):
 		return "aggregated"
-	case r.tried.retries > 0 || r.tried.mustAggregate:
+	case r.tried.retries > 0 || r.tried.refusals > 0 || r.tried.mustAggregate:
 		return "fallback"
 	case !v.usable(v.candidates.Prefill):
 		return "no_prefill"
@@ -123,7 +123,8 @@ func (r *bindRequest) aloneReason(v *snapshot, chosen cost.Alternative) string {
 // that serves the request changes it, between two bindings.
 type priorAttempts struct {
 	legs            map[triedLeg]bool // that failed
-	retries         int
+	retries         int               // out of the budget
+	refusals        int               // of connections
 	prefillFailures int
 	mustAggregate   bool               // prefill elsewhere is given up
 	broke           []string           // decode servers on which the stream broke, which others go before

@@ -229,6 +229,11 @@ func (e *LegError) lostConnection() bool {
 	return e.Kind == Broken && e.Status == 0 && !inEvent && !errors.Is(e.Err, errServerDown) && !errors.Is(e.Err, errPromptMismatch) && !errors.Is(e.Err, errForeignHost) && !errors.Is(e.Err, errNothingKept)
 }
 
+// connectionRefused reports whether nothing listens at the server's address: it is down for certain.
+func (e *LegError) connectionRefused() bool {
+	return e.Kind == Unsent && errors.Is(e.Err, syscall.ECONNREFUSED)
+}
+
 // mayBeRead reports whether an engine that lived may have read the request of a leg that failed:
 // only then can the engine have died of it.
 func (e *LegError) mayBeRead() bool { return !errors.Is(e.Err, enginehttp.ErrUnread) }

@@ -381,14 +381,20 @@ func (st *requestState) shouldRetry(failed *LegError, maxRetries int) bool {
 	if failed.Kind == Refused || failed.Kind == Gone || failed.Kind == Ours {
 		return false
 	}
-	return st.retryWithoutBudget || st.bind.tried.retries < maxRetries
+	return st.retryWithoutBudget || failed.connectionRefused() || st.bind.tried.retries < maxRetries
 }
 
 // takeRetry takes a retry out of the budget, false if that is spent. One that was expected
-// costs nothing. It is made once there is another server (endRetrying).
+// costs nothing, and neither does one after a refused connection: it was no work for an engine, and its server is
+// down, so that half of a fleet that goes at once costs requests milliseconds. It is made once there is another server (endRetrying).
 func (o *Orchestrator) takeRetry(st *requestState, failed *LegError) bool {
 	if st.retryWithoutBudget {
 		st.retryWithoutBudget = false
+		return true
+	}
+	if failed.connectionRefused() {
+		st.bind.tried.refusals++
+		st.retrying = retrying{failed: failed}
 		return true
 	}
 	taken, ok := o.Budget.TakeRetry(time.Now())

@@ -168,8 +168,8 @@ func (st *requestState) release() {
 
 // retrying is a retry that has been taken out of the budget, and not been made: no other server is found yet.
 type retrying struct {
-	failed *LegError // nil: there is none
-	taken  retry.Taken
+	failed *LegError   // nil: there is none
+	taken  retry.Taken // its zero value: none out of the budget
 }
 
 // lastErrorOr returns the last leg's error where there was one: it says more to

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/predict"
+	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
 )
@@ -27,6 +28,38 @@ func afresh(o *Orchestrator) { o.Transport.(*enginehttp.Transport).DisableKeepAl
 func quickly(o *Orchestrator) {
 	const limit = 2 * time.Second
 	o.Config.PrefillTimeout, o.Config.FirstEventTimeout, o.Config.IdleTimeout, o.Config.AnswerTimeout = limit, limit, limit, limit
+}
+
+// Where most of a fleet goes at once a request finds a server that is left, whatever is left of the retries: a refused
+// connection is no work for an engine.
+func TestRun_RefusedConnectionsCostNoRetry(t *testing.T) {
+	for _, stream := range []bool{true, false} {
+		f := newEngineFleet(t, fleetShape{prefill: 6, decode: 6, orchestrator: func(o *Orchestrator) {
+			afresh(o)
+			o.Config.MaxRetries, o.Budget = 0, retry.NewBudget(0, 0)
+		}})
+		for i := range 5 {
+			f.prefill[i].SetFault(engine.Fault{Kind: engine.FaultRefuse})
+			f.decode[i].SetFault(engine.Fault{Kind: engine.FaultRefuse})
+		}
+		req := f.asks(api.Chat, more(api.Chat, stream))
+		want := reference(t, req)
+		for range 40 { // until several are asked that are gone
+			if got := f.served(req); got.text != want {
+				t.Fatalf("%q, want %q", got.text, want)
+			}
+			if f.metric("tandem_retries_total") > 3 {
+				break
+			}
+		}
+		f.nothingIsLeft()
+		if n := f.metric("tandem_retries_total", "reason", string(Unsent)); n != f.metric("tandem_retries_total") || n == 0 || n > 10 {
+			t.Errorf("%v of %v retries for refused connections", n, f.metric("tandem_retries_total"))
+		}
+		if n := f.metric("tandem_retry_budget_exhausted_total"); n != 0 {
+			t.Errorf("the budget was asked for %v retries", n)
+		}
+	}
 }
 
 // With another server of its role, no fault of one before the first content costs the client

@@ -30,8 +30,11 @@ func (b *Budget) CountRequest(now time.Time) {
 	b.slot(now).requests++
 }
 
-// Taken is a retry that was taken out of a budget.
-type Taken struct{ second int64 }
+// Taken is a retry that was taken out of a budget; its zero value is none.
+type Taken struct {
+	second int64
+	is     bool
+}
 
 // TakeRetry takes one retry, false if there is none left.
 func (b *Budget) TakeRetry(now time.Time) (Taken, bool) {
@@ -47,14 +50,14 @@ func (b *Budget) TakeRetry(now time.Time) (Taken, bool) {
 		return Taken{}, false
 	}
 	head.retries++
-	return Taken{b.second}, true
+	return Taken{b.second, true}, true
 }
 
 // GiveBack gives back a retry that was not made. One that is older than the budget reckons is no part of it any more.
 func (b *Budget) GiveBack(t Taken) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n := int64(len(b.slots)); b.second-t.second < n {
+	if n := int64(len(b.slots)); t.is && b.second-t.second < n {
 		b.slots[t.second%n].retries--
 	}
 }

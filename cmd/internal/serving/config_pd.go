@@ -56,7 +56,7 @@ func (c *pdConfig) bindLimits(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.UnresponsiveWait, "doubt-wait", c.UnresponsiveWait,
 		"longest time that a request waits while all servers of a role are unresponsive (they answer late) or not probed yet, before it is refused; a role "+
 			"that is down for certain for as long makes the gateway unready if nothing can be served without it")
-	fs.IntVar(&c.MaxRetries, "max-retries", c.MaxRetries, "legs tried again for one request")
+	fs.IntVar(&c.MaxRetries, "max-retries", c.MaxRetries, "legs tried again for one request, beside those whose connection was refused")
 	fs.Float64Var(&c.RetryRatio, "retry-ratio", c.RetryRatio, "retries per request over ten seconds, `0..1`")
 	fs.IntVar(&c.RetryFloor, "retry-floor", c.RetryFloor, "retries per ten seconds whatever the traffic")
 }
