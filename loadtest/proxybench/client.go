@@ -139,26 +139,33 @@ func (c *client) readReply() (r reply, err error) {
 }
 
 // ask sends a request for a whole answer and holds it to what was asked for.
-func (c *client) ask(p *prompt, m mark, tokens int) (err error) {
+func (c *client) ask(p *prompt, m mark, tokens int) error {
+	_, err := c.askAt(p, m, tokens)
+	return err
+}
+
+// askAt is ask, and says when the request was sent.
+func (c *client) askAt(p *prompt, m mark, tokens int) (sent time.Time, err error) {
 	defer func() {
 		if err != nil {
 			c.close()
 		}
 	}()
 	if err := c.send(p, m); err != nil {
-		return err
+		return sent, err
 	}
+	sent = time.Now()
 	r, err := c.readReply()
 	if err != nil {
-		return err
+		return sent, err
 	}
 	if c.body, err = c.readAll(r, c.body[:0]); err != nil {
-		return err
+		return sent, err
 	}
 	if r.closes {
 		c.close()
 	}
-	return checkWhole(r.status, c.body, m, tokens)
+	return sent, checkWhole(r.status, c.body, m, tokens)
 }
 
 // readAll reads the body of an answer.

@@ -121,7 +121,9 @@ func (c *engineConn) exchange() error {
 	completes := bytes.HasSuffix(head.path, []byte("/completions")) && string(head.method) == "POST"
 	var l leg
 	if completes {
+		at := time.Now()
 		l, c.scratch = readLeg(body, c.scratch)
+		c.ledger.arrived(&l, at)
 		if c.cache != nil {
 			l.prompt = c.tokenizer.tokensOf(body)
 		}

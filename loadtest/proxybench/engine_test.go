@@ -260,6 +260,29 @@ func TestEngine_NoticesThatItsReaderLeft(t *testing.T) {
 	}
 }
 
+// The engines remember when the longest prompts were there, of both legs of a request the first.
+func TestEngine_RemembersWhenALongPromptCame(t *testing.T) {
+	e, address := engineAt(t, roleBoth)
+	c, long, short := clientOf(t, address), nextMark(), nextMark()
+	if err := c.ask(&prompts(longPrompt, 1, false)[0], short, 1); err != nil {
+		t.Fatal(err)
+	}
+	before := time.Now()
+	sent, err := c.askAt(&prompts(longestPrompt, 1, false)[0], long, 1)
+	answered := time.Now()
+	if err == nil {
+		err = c.ask(&prompts(longestPrompt, 1, false)[0], long, 1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := e.ledger.arrivals()
+	nanos, arrived := seen[string(long[:])]
+	if at := time.Unix(0, nanos); len(seen) != 1 || !arrived || at.Before(before) || at.After(answered) || sent.Before(before) || sent.After(answered) {
+		t.Errorf("asked at %v, sent at %v, read at %v, answered at %v; %d are remembered", before, sent, at, answered, len(seen))
+	}
+}
+
 // What a proxy adds to a body, and the order in which it writes it, do not change what the engine reads.
 func TestLeg_IsReadInAnyOrder(t *testing.T) {
 	m := markOf(9)

@@ -25,6 +25,7 @@ type ledger struct {
 	rooms    map[string]*room
 	measure  int                // is counted by reset
 	closed   map[mark]time.Time // legs whose reader left before their end
+	read128k map[mark]time.Time // when the first leg of a request with such a prompt was read
 }
 
 // handoff is what a prefill leg left for its decode.
@@ -54,7 +55,7 @@ func (l *ledger) reset(now time.Time) {
 	defer l.mu.Unlock()
 	l.legs = Legs{Faults: map[string]int{}}
 	l.measure++
-	l.closed = map[mark]time.Time{}
+	l.closed, l.read128k = map[mark]time.Time{}, map[mark]time.Time{}
 	maps.DeleteFunc(l.handoffs, func(_ string, h handoff) bool { return now.Sub(h.at) > handoffTime })
 }
 
@@ -175,12 +176,36 @@ func (l *ledger) left(of mark, at time.Time) {
 	l.closed[of] = at
 }
 
+// arrived notes when a leg was read, if its prompt is so long that this is asked for.
+func (l *ledger) arrived(of *leg, at time.Time) {
+	if of.size < longestPrompt/2 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, before := l.read128k[of.mark]; !before {
+		l.read128k[of.mark] = at
+	}
+}
+
+// arrivals are when the requests with the longest prompts were first read, in nanoseconds since 1970.
+func (l *ledger) arrivals() map[string]int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return nanosOf(l.read128k)
+}
+
 // departures are the streams whose reader left before their end.
 func (l *ledger) departures() map[string]int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := make(map[string]int64, len(l.closed))
-	for of, at := range l.closed {
+	return nanosOf(l.closed)
+}
+
+// nanosOf are times in nanoseconds since 1970.
+func nanosOf(times map[mark]time.Time) map[string]int64 {
+	all := make(map[string]int64, len(times))
+	for of, at := range times {
 		all[string(of[:])] = at.UnixNano()
 	}
 	return all

@@ -37,8 +37,11 @@ type measure struct {
 	run   func(context.Context, *probe) (map[string]float64, error)
 }
 
-// idleMeasure is taken only of those that ask for it.
-const idleMeasure = "idle"
+// These are taken only of those that ask for them.
+const (
+	idleMeasure = "idle"
+	sentMeasure = "sent"
+)
 
 // measures are all, in the order in which they are taken.
 var measures = []measure{
@@ -49,6 +52,7 @@ var measures = []measure{
 	{"events", []Value{{"events-cpu", "event, paced: CPU", "us", true, false, false}, {"events-p99", "event, paced: late, p99", "ms", false, true, false}}, "events-cpu", false, paced},
 	{"blast", []Value{{"blast-cpu", "event, blast: CPU", "us", true, false, false}}, "blast-cpu", false, blast},
 	{"long", []Value{{"long-rate", "220 KB prompts, 150 at once", "1/s", true, false, true}, {"long-cpu", "220 KB prompts: CPU", "us", true, false, false}}, "long-cpu", false, longPrompts},
+	{sentMeasure, []Value{{"sent-p50", "512 KB prompt, last byte to engine: p50", "ms", false, true, false}, {"sent-p99", "512 KB prompt, last byte to engine: p99", "ms", false, true, false}}, "", false, sent},
 	{"gone", []Value{{"gone-p50", "client gone to leg closed: p50", "ms", false, false, false}, {"gone-p99", "client gone to leg closed: p99", "ms", false, false, false}}, "", false, gone},
 	{idleMeasure, []Value{{"idle-cores", "512 servers, idle", "cores", false, false, false}}, "", false, idle},
 }
@@ -66,9 +70,11 @@ type probe struct {
 const (
 	smallPrompt = 4 << 10
 	longPrompt  = 220 << 10
-	answer      = 16  // tokens of a whole answer
-	together    = 64  // requests at once where a proxy is saturated
-	rate        = 500 // requests per second where it is not
+	// longestPrompt has 131,000 tokens.
+	longestPrompt = 512 << 10
+	answer        = 16  // tokens of a whole answer
+	together      = 64  // requests at once where a proxy is saturated
+	rate          = 500 // requests per second where it is not
 )
 
 // window lets a load run for a while before it is counted, and returns what came in a time and what
@@ -317,15 +323,66 @@ func gone(ctx context.Context, p *probe) (map[string]float64, error) {
 	return p.noticed(ctx, left)
 }
 
-// noticed compares when clients left with when the engines saw it.
-func (p *probe) noticed(ctx context.Context, left map[mark]time.Time) (map[string]float64, error) {
-	text, err := process.Ask(ctx, http.MethodGet, "http://"+p.control+"/departures", nil)
+// sent takes the time between the last byte of a long prompt, as its client sends it, and that byte at the engine: while
+// nothing else is asked for, of documents that were asked about before.
+func sent(ctx context.Context, p *probe) (map[string]float64, error) {
+	const beforehand = 3 * documents // what the proxy learns of them it has learned
+	texts := prompts(longestPrompt, 1, false)
+	c := &client{address: p.address}
+	defer c.close()
+	stop := context.AfterFunc(ctx, c.interrupt)
+	defer stop()
+	ended := map[mark]time.Time{}
+	until := time.Now().Add(p.lasts)
+	for n := 0; n < beforehand || time.Now().Before(until); n++ {
+		m := nextMark()
+		at, err := c.askAt(&texts[n%documents], m, 1)
+		if err != nil {
+			p.tally.fail(ctx, err)
+			return nil, err
+		}
+		p.tally.requests.Add(1)
+		if n >= beforehand {
+			ended[m] = at
+		} else {
+			until = time.Now().Add(p.lasts)
+		}
+	}
+	seen, err := p.seen(ctx, "arrivals")
 	if err != nil {
 		return nil, err
 	}
-	var seen map[string]int64
-	if err := json.Unmarshal(text, &seen); err != nil {
-		return nil, fmt.Errorf("read the departures: %w", err)
+	var took []time.Duration
+	for m, at := range ended {
+		if nanos, arrived := seen[string(m[:])]; arrived {
+			took = append(took, time.Unix(0, nanos).Sub(at))
+		} else {
+			p.tally.fail(ctx, wrong("no engine read a request that was answered"))
+		}
+	}
+	if len(took) == 0 {
+		return nil, errNothing
+	}
+	return map[string]float64{"sent-p50": quantile(took, 0.5), "sent-p99": quantile(took, 0.99)}, nil
+}
+
+// seen asks the engines when they saw something of each request, in nanoseconds since 1970.
+func (p *probe) seen(ctx context.Context, what string) (at map[string]int64, err error) {
+	text, err := process.Ask(ctx, http.MethodGet, "http://"+p.control+"/"+what, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(text, &at); err != nil {
+		return nil, fmt.Errorf("read the %s: %w", what, err)
+	}
+	return at, nil
+}
+
+// noticed compares when clients left with when the engines saw it.
+func (p *probe) noticed(ctx context.Context, left map[mark]time.Time) (map[string]float64, error) {
+	seen, err := p.seen(ctx, "departures")
+	if err != nil {
+		return nil, err
 	}
 	var took []time.Duration
 	unnoticed := 0

@@ -118,6 +118,7 @@ func (e *Engines) serveControl(ctx context.Context, address string) error {
 	mux := http.NewServeMux()
 	answer := func(w http.ResponseWriter, v any) { _ = json.NewEncoder(w).Encode(v) }
 	mux.HandleFunc("GET /legs", func(w http.ResponseWriter, _ *http.Request) { answer(w, e.ledger.counts()) })
+	mux.HandleFunc("GET /arrivals", func(w http.ResponseWriter, _ *http.Request) { answer(w, e.ledger.arrivals()) })
 	mux.HandleFunc("GET /departures", func(w http.ResponseWriter, _ *http.Request) { answer(w, e.ledger.departures()) })
 	mux.HandleFunc("POST /reset", func(http.ResponseWriter, *http.Request) { e.ledger.reset(time.Now()) })
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)

@@ -88,7 +88,7 @@ func (p *Proxy) validate() error {
 // takes reports whether a measure is taken of it.
 func (p *Proxy) takes(name string) bool {
 	if len(p.Measures) == 0 {
-		return name != idleMeasure
+		return name != idleMeasure && name != sentMeasure
 	}
 	return slices.Contains(p.Measures, name)
 }
