@@ -49,7 +49,7 @@ func benchProxyCommand() *cobra.Command {
 	f.SortFlags = false
 	f.StringArrayVar(&opts.files, "proxies", nil, "`file` with more proxies; may be repeated")
 	f.StringArrayVar(&opts.only, "only", nil, "`names` of proxies: those whose name contains one; nginx and direct are measured in any case")
-	f.StringSliceVar(&cfg.Measures, "measures", nil, "`names` of measures: memory, memory-long, requests, latency, events, blast, long, gone, idle; none: all")
+	f.StringSliceVar(&cfg.Measures, "measures", nil, "`names` of measures: memory, memory-long, requests, latency, events, blast, long, sent, gone, idle; none: all")
 	f.IntVar(&cfg.Rounds, "rounds", cfg.Rounds, "times that each proxy is measured")
 	f.DurationVar(&cfg.Lasts, "for", cfg.Lasts, "time that one measure takes")
 	f.DurationVar(&cfg.Within, "within", cfg.Within, "time in which all rounds have to end; one that would not is left out; 0: no bound")

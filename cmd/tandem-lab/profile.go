@@ -40,7 +40,7 @@ is held (--kind heap), of all that was allocated (allocs), or of goroutines.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&opts.proxy, "proxy", "tandem, pair (NIXL)", "`name` of the proxy, as bench-proxy prints it")
-	f.StringVar(&opts.measure, "measure", "requests", "`name` of the measure: requests, latency, events, blast, long, gone, idle, memory, memory-long")
+	f.StringVar(&opts.measure, "measure", "requests", "`name` of the measure: requests, latency, events, blast, long, sent, gone, idle, memory, memory-long")
 	f.StringVar(&opts.kind, "kind", proxybench.CPU, "`kind` of profile: profile (CPU), heap, allocs, goroutine")
 	f.IntVar(&cfg.Streams, "streams", cfg.Streams, "streams that are open in the measures of memory")
 	f.DurationVar(&cfg.Lasts, "for", cfg.Lasts, "time that is profiled")
