@@ -344,6 +344,58 @@ func TestChart_PodsAreReplacedForWhatTheyReadAtTheirStart(t *testing.T) {
 	}
 }
 
+// workloads are what Deployments and LeaderWorkerSets say of their pods and how many there are, by kind and name.
+func workloads(t *testing.T, manifests string) map[string]any {
+	t.Helper()
+	all := make(map[string]any)
+	for decoder := yaml.NewDecoder(strings.NewReader(manifests)); ; {
+		var manifest struct {
+			Kind     string
+			Metadata struct{ Name string }
+			Spec     any
+		}
+		err := decoder.Decode(&manifest)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if manifest.Kind == "Deployment" || manifest.Kind == "LeaderWorkerSet" {
+			all[manifest.Kind+" "+manifest.Metadata.Name] = manifest.Spec
+		}
+	}
+}
+
+// A new version of the chart replaces by itself no pod: an engine loads its weights for minutes, and loses its KV.
+func TestChart_AVersionReplacesNoPod(t *testing.T) {
+	chart := filepath.Join(t.TempDir(), "chart")
+	if err := os.CopyFS(chart, os.DirFS(filepath.Join(process.Root(t), "deploy/chart"))); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(chart, "Chart.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := regexp.MustCompile(`(?m)^version: .*`).ReplaceAll(text, []byte("version: 99.0.0"))
+	if err := os.WriteFile(file, next, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"vllm-nixl", "wide-ep"} {
+		old := workloads(t, rendered(t, name, "tandem"))
+		printed, err := helm(t, name, "template", "tandem", chart, "--namespace", "tandem")
+		if err != nil || !strings.Contains(printed, "tandem-99.0.0") {
+			t.Fatalf("the chart of another version: %v\n%s", err, printed)
+		}
+		for workload, spec := range workloads(t, printed) {
+			if !reflect.DeepEqual(old[workload], spec) {
+				t.Errorf("%s: a new version of the chart replaces the pods of %s", name, workload)
+			}
+		}
+	}
+}
+
 // gatewayArgs are the arguments of the gateway's container.
 func gatewayArgs(t *testing.T, manifests string) (args []string) {
 	t.Helper()

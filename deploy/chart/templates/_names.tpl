@@ -8,9 +8,14 @@ app.kubernetes.io/name: {{ .component }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- end }}
 
-{{- define "tandem.labels" -}}
+{{/* Labels of pods: no version, since a new one would replace all pods, the engines' too. */}}
+{{- define "tandem.podLabels" -}}
 {{ include "tandem.selector" . }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+{{- end }}
+
+{{- define "tandem.labels" -}}
+{{ include "tandem.podLabels" . }}
 helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end }}
 

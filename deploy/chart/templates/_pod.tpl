@@ -7,7 +7,7 @@
 {{- $connector := $p.connector | default (ternary "nixl" "" (and (eq $p.engine "vllm") (ne $p.role "both"))) }}
 metadata:
   labels:
-    {{- include "tandem.labels" (dict "root" .root "component" .name) | nindent 4 }}
+    {{- include "tandem.podLabels" (dict "root" .root "component" .name) | nindent 4 }}
     tandem/pool: {{ .name }}
     tandem/engine: {{ $p.engine }}
     tandem/role: {{ $p.role }}
