@@ -396,6 +396,19 @@ func TestChart_AVersionReplacesNoPod(t *testing.T) {
 	}
 }
 
+// Engines of TensorRT-LLM read a file when they start, whose content is the chart's: another one replaces them.
+func TestChart_EnginesAreReplacedForTheirFile(t *testing.T) {
+	checksum := regexp.MustCompile(`\n        checksum/config: [0-9a-f]{64}\n`)
+	pod := func(role string) string {
+		text := rendered(t, "default", "tandem", "--set", "pools.a.engine=trtllm,pools.a.annotations.team=b,pools.a.role="+role)
+		return podTemplate(t, text, "a")
+	}
+	both, decode := pod("both"), pod("decode")
+	if sum := checksum.FindString(both); sum == "" || sum == checksum.FindString(decode) || !strings.Contains(both, "\n        team: b\n") {
+		t.Errorf("pods do not have the checksum of their file:\n%s\n%s", both, decode)
+	}
+}
+
 // gatewayArgs are the arguments of the gateway's container.
 func gatewayArgs(t *testing.T, manifests string) (args []string) {
 	t.Helper()

@@ -30,7 +30,12 @@ metadata:
     {{- with $p.labels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
-  {{- with $p.annotations }}
+  {{- $annotations := $p.annotations }}
+  {{- if eq $p.engine "trtllm" }}
+  # The engine reads its file when it starts.
+  {{- $annotations = merge (dict "checksum/config" (include "tandem.trtllmConfig" $p | sha256sum)) $annotations }}
+  {{- end }}
+  {{- with $annotations }}
   annotations: {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
