@@ -188,10 +188,7 @@ func TestConfig_ReloadRefusesAFileWithoutDecode(t *testing.T) {
 	}})
 	path := filepath.Join(t.TempDir(), "tandem.yaml")
 	writeConfig(t, path, "prefill: "+prefill.URL()+"\ndecode: "+decode.URL()+"\n")
-	stop, err := c.node.followConfig(t.Context(), path, contentHash(path), pflag.NewFlagSet("", pflag.ContinueOnError))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop := c.node.followConfig(t.Context(), path, contentHash(path), pflag.NewFlagSet("", pflag.ContinueOnError))
 	defer stop()
 	writeConfig(t, path, "prefill: "+prefill.URL()+"\ndecode: []\n")
 	eventually(t, "the file is refused", func() bool { return strings.Contains(log.String(), "the old one stays") })
@@ -349,10 +346,7 @@ func TestConfig_ReloadTakesServersOverAndABrokenFileChangesNothing(t *testing.T)
 	writeConfig(t, path, file(a.URL()))
 
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-	stop, err := c.node.followConfig(t.Context(), path, contentHash(path), flags)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop := c.node.followConfig(t.Context(), path, contentHash(path), flags)
 	defer stop()
 	servers := func() []*pools.Server { return c.node.fleet.Servers() }
 
@@ -390,15 +384,9 @@ func TestReload_MetricsSayWhetherTheFilesAreInUse(t *testing.T) {
 		cfg.servers[2].add(serverEntry{URL: a.URL()})
 		cfg.access.keysFile = keys
 	}})
-	stop, err := c.node.followConfig(t.Context(), path, contentHash(path), pflag.NewFlagSet("", pflag.ContinueOnError))
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop := c.node.followConfig(t.Context(), path, contentHash(path), pflag.NewFlagSet("", pflag.ContinueOnError))
 	defer stop()
-	stopKeys, err := c.node.follow(t.Context(), "keys", keys, contentHash(keys), c.node.reloadKeys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stopKeys := c.node.follow(t.Context(), "keys", keys, contentHash(keys), c.node.reloadKeys)
 	defer stopKeys()
 	successful := func(file string) float64 { return c.metric("tandem_file_reload_successful", `file="`+file+`"`) }
 	at := func() float64 {

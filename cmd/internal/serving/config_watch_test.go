@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -60,10 +61,7 @@ func TestFileWatch_NoticesChanges(t *testing.T) {
 			} else {
 				write(t, file, "old")
 			}
-			changes, err := watchFile(t.Context(), file, contentHash(file))
-			if err != nil {
-				t.Fatal(err)
-			}
+			changes := watchFile(t.Context(), file, contentHash(file), slog.New(slog.DiscardHandler))
 			noticed := func(content string) {
 				for deadline := time.After(10 * time.Second); ; {
 					select {
@@ -86,5 +84,21 @@ func TestFileWatch_NoticesChanges(t *testing.T) {
 			write(t, file, "newer") // a link is followed
 			noticed("newer")
 		})
+	}
+}
+
+// Where the directory cannot be watched, as where the kernel watches no more for the user, changes are noticed by
+// looks at the file.
+func TestFileWatch_LooksWhereTheDirectoryCannotBeWatched(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "later", "tandem.yaml")
+	changes := watchFile(t.Context(), file, nil, slog.New(slog.DiscardHandler))
+	for _, content := range []string{"first", "second"} {
+		write(t, file, content)
+		select {
+		case <-changes:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s was not noticed", content)
+		}
 	}
 }

@@ -44,10 +44,7 @@ func TestDrain_OfAServer(t *testing.T) {
 			}
 			write("")
 			if by == "file" {
-				stop, err := c.node.followConfig(t.Context(), file, contentHash(file), pflag.NewFlagSet("", pflag.ContinueOnError))
-				if err != nil {
-					t.Fatal(err)
-				}
+				stop := c.node.followConfig(t.Context(), file, contentHash(file), pflag.NewFlagSet("", pflag.ContinueOnError))
 				defer stop()
 			}
 			id := strings.TrimPrefix(c.decode[0].URL(), "http://")

@@ -121,10 +121,7 @@ func TestKeys_AreTakenOverWhileServingAndNeverShown(t *testing.T) {
 	keysFile(t, path, "sk-ada-canary tenant=ada")
 	var log testlog.Buffer
 	c := newCluster(t, shape{prefill: 1, decode: 1, log: &log, config: func(cfg *config) { cfg.access.keysFile = path }})
-	stop, err := c.node.follow(t.Context(), "keys", path, contentHash(path), c.node.reloadKeys)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stop := c.node.follow(t.Context(), "keys", path, contentHash(path), c.node.reloadKeys)
 	defer stop()
 	status := func(key string) int { return c.post(chatPath, chatBody(""), "Authorization", "Bearer "+key).status }
 	if status("sk-ada-canary") != 200 || status("sk-bob-canary") != 401 {

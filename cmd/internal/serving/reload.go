@@ -9,7 +9,7 @@ import (
 )
 
 // followConfig takes over what changes in the configuration.
-func (n *Node) followConfig(ctx context.Context, file string, loaded []byte, flags *pflag.FlagSet) (stop func(), err error) {
+func (n *Node) followConfig(ctx context.Context, file string, loaded []byte, flags *pflag.FlagSet) (stop func()) {
 	return n.follow(ctx, "configuration", file, loaded, func() error {
 		next, err := loadConfig(file, flags)
 		if err != nil {
@@ -21,13 +21,9 @@ func (n *Node) followConfig(ctx context.Context, file string, loaded []byte, fla
 
 // follow reads a file again whenever it differs from what was read last or SIGHUP
 // comes, until stop is called, which waits for it.
-func (n *Node) follow(ctx context.Context, what, file string, loaded []byte, again func() error) (stop func(), err error) {
+func (n *Node) follow(ctx context.Context, what, file string, loaded []byte, again func() error) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	changes, err := watchFile(ctx, file, loaded)
-	if err != nil {
-		cancel()
-		return nil, err
-	}
+	changes := watchFile(ctx, file, loaded, n.log)
 	n.reloads.record(what, nil) // it was read at the start
 	done := make(chan struct{})
 	go func() {
@@ -43,7 +39,7 @@ func (n *Node) follow(ctx context.Context, what, file string, loaded []byte, aga
 	return func() {
 		cancel()
 		<-done
-	}, nil
+	}
 }
 
 // reload makes the servers of next the fleet, and logs what changed of them and what needs a restart.

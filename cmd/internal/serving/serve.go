@@ -60,18 +60,10 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 		signal.Ignore(syscall.SIGHUP) // there is nothing to read again
 	}
 	if file != "" {
-		stop, err := n.followConfig(ctx, file, loaded, flags)
-		if err != nil {
-			return err
-		}
-		defer stop()
+		defer n.followConfig(ctx, file, loaded, flags)()
 	}
 	if cfg.access.keysFile != "" {
-		stop, err := n.follow(ctx, "keys", cfg.access.keysFile, keysLoaded, n.reloadKeys)
-		if err != nil {
-			return err
-		}
-		defer stop()
+		defer n.follow(ctx, "keys", cfg.access.keysFile, keysLoaded, n.reloadKeys)()
 	}
 	return n.Run(ctx)
 }
