@@ -1,6 +1,22 @@
 package gateway
 
-import "github.com/valyala/fasthttp"
+import (
+	"bytes"
+
+	"github.com/valyala/fasthttp"
+)
+
+// expectsContinue is what fasthttp takes a client for that waits with its body, byte by byte.
+var expectsContinue = []byte("100-continue")
+
+// spellExpect spells a head's Expect as fasthttp knows it: Java's HttpClient says 100-Continue, and the
+// value is without regard to case (RFC 9110, 10.1.1). What else it may be has been refused (head.field).
+func spellExpect(h *fasthttp.RequestHeader) (unchanged fasthttp.RequestConfig) {
+	if expect := h.Peek(fasthttp.HeaderExpect); len(expect) > 0 && !bytes.Equal(expect, expectsContinue) {
+		h.SetBytesV(fasthttp.HeaderExpect, expectsContinue)
+	}
+	return unchanged
+}
 
 // answerExpect decides on a request whose client sends its body only once it is asked for it (Expect: 100-continue). What
 // needs no body is answered by its handler at once. fasthttp then sends what the handler has set, with the status that is

@@ -79,3 +79,29 @@ func TestExpect_AsksForTheBody(t *testing.T) {
 		}
 	}
 }
+
+// Java's HttpClient spells it with a capital letter, and waits for as long as it takes.
+func TestExpect_AnySpellingIsAskedForItsBody(t *testing.T) {
+	e := complete()
+	g := run(t, usual(t, "ada"), e.roundTrip, alone(t))
+	for _, expect := range []string{"100-Continue", "100-CONTINUE"} {
+		conn := g.dial()
+		in := bufio.NewReader(conn)
+		for _, part := range []struct {
+			text   string
+			status int
+		}{
+			{completionHead("Authorization: Bearer sk-ada\r\nExpect: " + expect + "\r\nContent-Length: 27\r\n"), 100},
+			{`{"model":"m","prompt":"hi"}`, 200},
+		} {
+			if _, err := io.WriteString(conn, part.text); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.ReadResponse(in, nil)
+			if err != nil || resp.StatusCode != part.status {
+				t.Fatalf("%s: %v, %v, want %d", expect, resp, err, part.status)
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+		}
+	}
+}

@@ -131,7 +131,7 @@ func (h *head) field(line []byte) *badMessage {
 			return h.setHost(value)
 		}
 	case len("Expect"):
-		if bytes.EqualFold(name, []byte("Expect")) && !bytes.EqualFold(value, []byte("100-continue")) {
+		if bytes.EqualFold(name, []byte("Expect")) && !bytes.EqualFold(value, expectsContinue) {
 			return errExpect
 		}
 		if bytes.EqualFold(name, []byte("Origin")) {

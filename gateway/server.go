@@ -124,6 +124,7 @@ func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *S
 		WriteTimeout: 0,
 		ErrorHandler: s.refuse,
 	})
+	s.app.Server().HeaderReceived = spellExpect
 	s.app.Server().ExpectHandler = s.answerExpect
 	s.app.Use(recover.New()) // for the small handlers; requests recover by themselves
 	s.app.Use(s.closeIfBodyUnread)
