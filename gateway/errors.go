@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -190,13 +191,26 @@ func unavailable(code, message, outcome string) failure {
 const maxErrorBody = 64 << 10
 
 // errorBody returns an engine's error if clients can read it: an object with an
-// error object in it, as OpenAI and Anthropic shape it, that says something.
+// error object in it, as OpenAI and Anthropic shape it, that says something. OpenAI's code
+// is a text or null; vLLM says the status in its place, which SDKs of typed languages do not read.
 func errorBody(body []byte) []byte {
-	if len(body) <= maxErrorBody && gjson.ValidBytes(body) && gjson.GetBytes(body, "error").IsObject() && gjson.GetBytes(body, "error.message").String() != "" {
+	if len(body) > maxErrorBody || !gjson.ValidBytes(body) || !gjson.GetBytes(body, "error").IsObject() || gjson.GetBytes(body, "error.message").String() == "" {
+		return nil
+	}
+	code := gjson.GetBytes(body, "error.code")
+	if code.Type != gjson.Number {
 		return body
 	}
-	return nil
+	readable := "null"
+	if saysPromptTooLong(gjson.GetBytes(body, "error.param").String()) {
+		readable = `"` + contextLengthExceeded + `"`
+	}
+	return slices.Replace(slices.Clone(body), code.Index, code.Index+len(code.Raw), []byte(readable)...)
 }
+
+// saysPromptTooLong reports whether vLLM names this parameter of a prompt that does not fit the model, and of
+// nothing else (vllm/renderers/params.py): no request has a field of the name.
+func saysPromptTooLong(param string) bool { return param == "input_tokens" || param == "input_text" }
 
 // flatMessage is the message of the flat error form of older engines, or of FastAPI's own, which
 // transformers serve has, or ours.

@@ -149,6 +149,23 @@ func TestErrorBody(t *testing.T) {
 	}
 }
 
+// OpenAI's SDK for Java throws where a code is a number, and async-openai takes the answer for no error of the API at all.
+func TestErrorBody_ACodeIsATextOrNull(t *testing.T) {
+	for said, want := range map[string]string{
+		`{"error":{"message":"a \"code\":1","type":"BadRequestError","param":"top_k","code":400}}`: `{"error":{"message":"a \"code\":1","type":"BadRequestError","param":"top_k","code":null}}`,
+		`{"code":1,"error":{"code":400 ,"message":"a"}}`:                                           `{"code":1,"error":{"code":null ,"message":"a"}}`,
+		`{"error":{"message":"too long","param":"input_tokens","code":400}}`:                       `{"error":{"message":"too long","param":"input_tokens","code":"context_length_exceeded"}}`,
+		`{"error":{"message":"too long","param":"input_text","code":400}}`:                         `{"error":{"message":"too long","param":"input_text","code":"context_length_exceeded"}}`,
+		`{"error":{"message":"a","param":"max_tokens","code":"too_many"}}`:                         `{"error":{"message":"a","param":"max_tokens","code":"too_many"}}`,
+	} {
+		e := &engines{answer: response(400, "application/json", said)}
+		g := run(t, usual(t), e.roundTrip, alone(t))
+		if got := g.ask("POST", api.Chat.Path, promptOf(api.Chat, "")); got.status != 400 || got.body != want {
+			t.Errorf("%s: %d %s", said, got.status, got.body)
+		}
+	}
+}
+
 // The same request would get the same answer: clients are told not to try again.
 func TestPermanent(t *testing.T) {
 	for status, want := range map[int]bool{200: false, 399: false, 400: true, 404: true, 408: false, 409: false, 413: true, 422: true, 429: false, 498: true, 499: false, 500: false, 503: false} {
