@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -204,11 +203,8 @@ func priority(arrived time.Time, prefill time.Duration) int64 {
 
 // setPriority writes the key into the request, for both legs. Clients' own never come here.
 func (st *requestState) setPriority(b *binding) {
-	key := priority(st.bind.arrived, b.chosen.Terms.Prefill)
-	if connector.Of(b.decode.Server()).HigherPriorityFirst {
-		key = -key
-	}
+	key := connector.Priority(b.decode.Server(), priority(st.bind.arrived, b.chosen.Terms.Prefill))
 	ranked := *st.req
-	ranked.Body = st.req.Body.With(api.Set("priority", strconv.AppendInt(nil, key, 10)))
+	ranked.Body = st.req.Body.With(api.Set("priority", key))
 	st.req = &ranked
 }

@@ -92,7 +92,7 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.IntVar(&cfg.MaxModelLen, "max-model-len", cfg.MaxModelLen, "longest prompt plus answer, in tokens")
 	f.IntVar(&cfg.MaxSeqs, "max-num-seqs", cfg.MaxSeqs, "sequences in one batch")
 	f.IntVar(&cfg.MaxBatchedTokens, "max-num-batched-tokens", cfg.MaxBatchedTokens, "tokens computed in one step")
-	f.BoolVar(&cfg.PriorityScheduling, "priority-scheduling", cfg.PriorityScheduling, "serve by the priority field, lowest first")
+	f.BoolVar(&cfg.PriorityScheduling, "priority-scheduling", cfg.PriorityScheduling, "serve by the priority field, lowest first, and with SGLang and TensorRT-LLM highest first")
 
 	f.StringVar(&cfg.EventsEndpoint, "events", cfg.EventsEndpoint,
 		"ZMQ endpoint for KV events: bound with a wildcard (tcp://*:5557), else connected to; rank r uses port + r")

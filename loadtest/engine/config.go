@@ -78,7 +78,7 @@ type Config struct {
 	// MaxSeqs and MaxBatchedTokens bound one step of the scheduler.
 	MaxSeqs          int
 	MaxBatchedTokens int
-	// PriorityScheduling serves requests by their priority field, lowest first.
+	// PriorityScheduling serves requests by their priority field, in the order of the connector's engine.
 	PriorityScheduling bool
 	// MeanOutputTokens is the mean length of an answer that ends by itself, beyond the
 	// MinOutputTokens that every answer of free text has.

@@ -15,7 +15,7 @@ type generation struct {
 	sampling sampling
 	adapter  string
 	salt     string
-	priority int
+	priority float64
 	transfer transferParams
 	kind     string // "chatcmpl", "cmpl", ...: how internal ids begin
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -171,7 +172,7 @@ func (r *rank) enqueueLocked(s *sequence) {
 // compare is negative when a is served before b.
 func (r *rank) compare(a, b *sequence) int {
 	if r.cfg.PriorityScheduling && a.priority != b.priority {
-		return a.priority - b.priority
+		return cmp.Compare(a.priority, b.priority)
 	}
 	return int(int64(a.order) - int64(b.order))
 }

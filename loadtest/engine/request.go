@@ -23,7 +23,7 @@ type requestFields struct {
 	IncludeStop      bool            `json:"include_stop_str_in_output"`
 	IgnoreEOS        bool            `json:"ignore_eos"`
 	Seed             *int64          `json:"seed"`
-	Priority         int             `json:"priority"`
+	Priority         *float64        `json:"priority"`
 	CacheSalt        *string         `json:"cache_salt"`
 	ReturnTokenIDs   bool            `json:"return_token_ids"`
 	RequestID        string          `json:"request_id"` // of a response
@@ -138,8 +138,12 @@ func (e *Engine) newGeneration(f *requestFields) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
+	priority, err := e.priorityOf(f.Priority)
+	if err != nil {
+		return nil, err
+	}
 	g := &generation{
-		n: 1, adapter: adapter, priority: f.Priority,
+		n: 1, adapter: adapter, priority: priority,
 		sampling: sampling{
 			maxTokens: -1, minTokens: f.MinTokens, stop: f.Stop, stopTokens: f.StopTokenIDs, allowed: f.AllowedTokenIDs,
 			ignoreEOS: f.IgnoreEOS, includeStop: f.IncludeStop, topLogprobs: -1,
@@ -161,6 +165,27 @@ func (e *Engine) newGeneration(f *requestFields) (*generation, error) {
 		}
 	}
 	return g, nil
+}
+
+// priorityOf is the place in the order of service that a request asks for, lowest first: the number itself in vLLM,
+// whose higher ones SGLang serves first. TensorRT-LLM does so too, and takes none but those from 0 to 1
+// (tensorrt_llm/serve/openai_protocol.py, main of 2026).
+func (e *Engine) priorityOf(field *float64) (float64, error) {
+	switch {
+	case e.cfg.Connector == ConnectorTRTLLM && field == nil:
+		return -0.5, nil
+	case e.cfg.Connector == ConnectorTRTLLM && (*field < 0 || *field > 1):
+		return 0, badRequest("priority", "Input should be from 0 to 1, got %v.", *field)
+	case field == nil:
+		return 0, nil
+	case e.cfg.Connector == ConnectorTRTLLM:
+		return -float64(float32(*field)), nil // its executor has 32 bits
+	case *field != math.Trunc(*field):
+		return 0, badRequest("priority", "Input should be a valid integer, got %v.", *field)
+	case e.cfg.Connector == ConnectorSGLang:
+		return -*field, nil
+	}
+	return *field, nil
 }
 
 // adapterOf is the adapter that a model name stands for: "" for the model itself,

@@ -40,8 +40,8 @@ type sequence struct {
 	sampling sampling
 	adapter  string
 	salt     string
-	priority int    // lowest first
-	order    uint64 // of arrival
+	priority float64 // lowest first
+	order    uint64  // of arrival
 
 	tokens []int32 // prompt, then answer
 	prompt int     // length of the prompt

@@ -184,6 +184,10 @@ func (e *Engine) renderCompletions(x *exchange) error {
 
 func (e *Engine) rendered(x *exchange, f *requestFields, g *generation) ([]generateRequest, error) {
 	var all []generateRequest
+	priority := 0
+	if f.Priority != nil {
+		priority = int(*f.Priority)
+	}
 	for _, prompt := range g.prompts {
 		limits := g.sampling
 		if err := e.checkLength(len(prompt), &limits); err != nil {
@@ -191,7 +195,7 @@ func (e *Engine) rendered(x *exchange, f *requestFields, g *generation) ([]gener
 		}
 		all = append(all, generateRequest{
 			RequestID: g.kind + "-" + x.id, TokenIDs: prompt, Model: e.modelName(f.Model),
-			Stream: f.Stream, StreamOptions: f.StreamOptions, CacheSalt: f.CacheSalt, Priority: f.Priority,
+			Stream: f.Stream, StreamOptions: f.StreamOptions, CacheSalt: f.CacheSalt, Priority: priority,
 			KVTransferParams: f.KVTransferParams,
 			SamplingParams: renderedParams{
 				MaxTokens: limits.maxTokens, MinTokens: limits.minTokens, N: g.n,

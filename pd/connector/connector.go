@@ -29,9 +29,6 @@ type Connector struct {
 	Pairs, Aggregated bool
 	// OneSample: a pair gives one answer to a prompt.
 	OneSample bool
-	// HigherPriorityFirst: of two requests the engine serves the one of higher priority first,
-	// where it schedules by priority at all. Else the lower one.
-	HigherPriorityFirst bool
 	// ReportsCachedTokens: decode reports the tokens that prefill found cached. With other
 	// engines it reports what was transferred.
 	ReportsCachedTokens bool

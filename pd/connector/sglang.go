@@ -18,7 +18,7 @@ const bootstrapPort = 8998
 // engine takes all to the room of the first, where they fail, wait in vain or get what belongs to another (0.5.23
 // srt/managers/tokenizer_manager.py, _handle_batch_request; sgl-project/sglang#40297).
 var sglang = &Connector{
-	Engine: "sglang", ConcurrentLegs: true, OneSample: true, RespondsAfterTransfer: true, Pairs: true, HigherPriorityFirst: true, ReportsCachedTokens: true,
+	Engine: "sglang", ConcurrentLegs: true, OneSample: true, RespondsAfterTransfer: true, Pairs: true, ReportsCachedTokens: true,
 	Prefill: sglangPrefill, decode: sglangDecode,
 	// The engines' word for a room that broke, whichever side broke it.
 	TransferFault: func(body []byte) bool { return bytes.Contains(body, []byte("KVTransferError")) },

@@ -1,6 +1,8 @@
 package serving
 
 import (
+	"bufio"
+	"strings"
 	"testing"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
@@ -9,27 +11,51 @@ import (
 )
 
 // With the order of service in the engines' priority field a short prompt passes a longer
-// one that came before it, also in the engine's own queue.
+// one that came before it, also in the engine's own queue, whichever numbers that serves first.
 func TestPolicy_EnginesServeByTheKeyTheyAreSent(t *testing.T) {
-	c := newCluster(t, shape{
-		prefill: 1, decode: 1,
-		engine: func(cfg *engine.Config) { cfg.TimeScale, cfg.PriorityScheduling, cfg.MaxSeqs = 1, true, 1 },
-		config: func(cfg *config) { cfg.pd.binding, cfg.pd.EnginePriority = pd.OnArrival, true },
+	t.Parallel()
+	byKey := func(cfg *config) { cfg.pd.binding, cfg.pd.EnginePriority = pd.OnArrival, true }
+	scheduler := func(connector string) func(*engine.Config) {
+		return func(cfg *engine.Config) {
+			cfg.Connector, cfg.TimeScale, cfg.PriorityScheduling, cfg.MaxSeqs = connector, 1, true, 1
+		}
+	}
+	t.Run("vllm", func(t *testing.T) {
+		c := newCluster(t, shape{prefill: 1, decode: 1, engine: scheduler(engine.ConnectorNIXL), config: byKey})
+		c.servesShortFirst(c.prefill[0])
 	})
+	t.Run("sglang alone", func(t *testing.T) {
+		whole := startTestEngine(t, engine.RoleBoth, scheduler(engine.ConnectorSGLang))
+		c := newCluster(t, shape{config: func(cfg *config) {
+			byKey(cfg)
+			cfg.servers[2].add(serverEntry{URL: whole.URL()})
+		}})
+		eventually(t, "it is up", func() bool { return c.metric("tandem_server_up") == 1 })
+		c.servesShortFirst(whole)
+	})
+}
+
+// servesShortFirst fails the test unless of three prompts, each shorter than the one before it, the first is answered
+// first, since it is at work when the others come to the server that computes them, and the last next.
+func (c *cluster) servesShortFirst(computes *engine.Engine) {
+	c.t.Helper()
+	answered := make(chan int, 3)
 	for i, thousands := range []int{60, 24, 8} {
 		conn := c.dialRequest(promptOf(thousands, `,"priority":-5`))
 		defer func() { _ = conn.Close() }()
-		eventually(t, "it is there, and the first at work", func() bool {
-			return len(requests(c.prefill, "/v1/chat/completions")) == i+1 && c.prefill[0].State().KVBlocksUsed > 0
+		go func() {
+			if status, _ := bufio.NewReader(conn).ReadString('\n'); strings.Contains(status, " 200 ") {
+				answered <- thousands
+			} else {
+				answered <- 0
+			}
+		}()
+		eventually(c.t, "it is there, and the first at work", func() bool {
+			return len(requests([]*engine.Engine{computes}, "/v1/chat/completions")) == i+1 && computes.State().KVBlocksUsed > 0
 		})
 	}
-	eventually(t, "all are in decode", func() bool { return len(requests(c.decode, "/v1/chat/completions")) == 3 })
-	var sizes []int
-	for _, r := range requests(c.decode, "/v1/chat/completions") {
-		sizes = append(sizes, r.BodyBytes)
-	}
-	if !(sizes[1] < sizes[2] && sizes[2] < sizes[0]) {
-		t.Errorf("prompts of %v bytes were prefilled in this order", sizes)
+	if order := [3]int{<-answered, <-answered, <-answered}; order != [3]int{60, 8, 24} {
+		c.t.Errorf("prompts of %v thousand words were answered in this order", order)
 	}
 }
 
