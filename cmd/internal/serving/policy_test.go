@@ -11,7 +11,7 @@ import (
 )
 
 // With the order of service in the engines' priority field a short prompt passes a longer
-// one that came before it, also in the engine's own queue, whichever numbers that serves first.
+// one that came before it, also in the engine's own queue, whichever numbers that takes and serves first.
 func TestPolicy_EnginesServeByTheKeyTheyAreSent(t *testing.T) {
 	t.Parallel()
 	byKey := func(cfg *config) { cfg.pd.binding, cfg.pd.EnginePriority = pd.OnArrival, true }
@@ -20,10 +20,12 @@ func TestPolicy_EnginesServeByTheKeyTheyAreSent(t *testing.T) {
 			cfg.Connector, cfg.TimeScale, cfg.PriorityScheduling, cfg.MaxSeqs = connector, 1, true, 1
 		}
 	}
-	t.Run("vllm", func(t *testing.T) {
-		c := newCluster(t, shape{prefill: 1, decode: 1, engine: scheduler(engine.ConnectorNIXL), config: byKey})
-		c.servesShortFirst(c.prefill[0])
-	})
+	for _, connector := range []string{engine.ConnectorNIXL, engine.ConnectorTRTLLM} {
+		t.Run(connector, func(t *testing.T) {
+			c := newCluster(t, shape{prefill: 1, decode: 1, engine: scheduler(connector), config: byKey})
+			c.servesShortFirst(c.prefill[0])
+		})
+	}
 	t.Run("sglang alone", func(t *testing.T) {
 		whole := startTestEngine(t, engine.RoleBoth, scheduler(engine.ConnectorSGLang))
 		c := newCluster(t, shape{config: func(cfg *config) {
