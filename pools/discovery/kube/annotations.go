@@ -90,12 +90,14 @@ func readAnnotations(object metav1.Object) (annotations, error) {
 	if value("tandem/lockstep") == "true" {
 		s.Group = s.Unit
 	}
+	// A name of llm-d says whether a server encodes media as well (llm-d-router pkg/epp/framework/
+	// plugins/scheduling/filter/bylabel/roles.go at ebab687, August 2026).
 	switch role := cmp.Or(value("tandem/role", "llm-d.ai/role"), "both"); role {
-	case "prefill":
+	case "prefill", "encode-prefill":
 		s.Role = pools.Prefill
 	case "decode":
 		s.Role = pools.Decode
-	case "both", "prefill-decode": // the latter is llm-d's newer name
+	case "both", "prefill-decode", "encode-prefill-decode":
 		s.Role = pools.Both
 	default:
 		return annotations{}, fmt.Errorf("role %q: want prefill, decode or both", role)
