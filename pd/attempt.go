@@ -40,6 +40,7 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 		return failed
 	}
 	t := st.transfer(b)
+	t.HandoffKey = o.HandoffKey
 	t.First = firstTokens{o}.plan(st, b)
 	answerKV{o}.take(st, b, t)
 	h := t.Handoff()

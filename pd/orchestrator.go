@@ -43,6 +43,7 @@ type Orchestrator struct {
 	Metrics       *Metrics
 	Tracer        trace.Tracer
 	Log           *slog.Logger
+	HandoffKey    string // by which hand-offs of TensorRT-LLM are signed; "": they are not
 
 	engines connector.EngineIDs
 	pulls   sharedPulls

@@ -68,6 +68,7 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.StringVar(&cfg.Role, "role", cfg.Role, "prefill, decode or both; a name only, any engine can do both")
 
 	f.StringVar(&cfg.Model, "model", cfg.Model, "name of the model; engines of one model give the same answers")
+	f.StringVar(&cfg.HandoffKey, "handoff-key", cfg.HandoffKey, "key by which hand-offs of TensorRT-LLM must be signed (its internal_request_auth_key)")
 	f.StringVar(&cfg.APIKey, "api-key", cfg.APIKey, "key that requests to /v1/ must bear")
 	f.StringVar(&cfg.Weights, "weights", cfg.Weights, "version of the weights; others give other answers and other KV")
 	f.StringVar(&cfg.Version, "engine-version", cfg.Version, "version that /version returns")

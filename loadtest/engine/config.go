@@ -37,6 +37,9 @@ type Config struct {
 	Role string
 	// Model is the name served. Engines with the same model give the same answers.
 	Model string
+	// HandoffKey is what a hand-off of TensorRT-LLM must be signed with (its internal_request_auth_key); empty: none
+	// need be.
+	HandoffKey string
 	// APIKey is what requests to /v1/ must bear; empty: none (vLLM --api-key).
 	APIKey string
 	// Weights is a version of the model's weights: others answer otherwise, and their KV

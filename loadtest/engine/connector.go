@@ -42,6 +42,9 @@ func (e *Engine) transferOf(x *exchange, f *requestFields, prompts, n int) (p tr
 	case ConnectorOffload:
 		p, err = offloadParams(f)
 	case ConnectorTRTLLM:
+		if err := e.checkSignature(x, f.Disaggregated); err != nil {
+			return p, err
+		}
 		p, err = trtllmParams(f.Disaggregated)
 	case ConnectorStore:
 		return transferParams{decodeLeg: e.cfg.Role == RoleDecode, looksUp: true}, nil

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -59,6 +61,34 @@ func trtllmParams(raw json.RawMessage) (p transferParams, err error) {
 	at.engineID = engineID
 	p.bootstraps = []*bootstrapRoom{at}
 	return p, nil
+}
+
+// checkSignature refuses a hand-off that is not signed as TensorRT-LLM's own router signs it: in a header, over the two
+// fields by which generation would reach other hosts (tensorrt_llm/serve/disagg_auth.py, main since #16002 of July 2026).
+func (e *Engine) checkSignature(x *exchange, raw json.RawMessage) error {
+	var in struct {
+		State    *string `json:"encoded_opaque_state"`
+		Endpoint *string `json:"ctx_info_endpoint"`
+	}
+	if e.cfg.HandoffKey == "" || !present(raw) {
+		return nil
+	}
+	if err := json.Unmarshal(raw, &in); err != nil {
+		return badRequest("disaggregated_params", "%v", err)
+	}
+	if in.State == nil && in.Endpoint == nil {
+		return nil
+	}
+	signed, err := json.Marshal(map[string]*string{"ctx_info_endpoint": in.Endpoint, "encoded_opaque_state": in.State})
+	if err != nil {
+		return err
+	}
+	mac := hmac.New(sha256.New, []byte(e.cfg.HandoffKey))
+	_, _ = mac.Write(signed)
+	if want := fmt.Sprintf("sha256=%x", mac.Sum(nil)); x.r.Header.Get("X-Trtllm-Disagg-Auth") != want {
+		return badRequest("disaggregated_params", "Invalid internal disaggregated request authentication")
+	}
+	return nil
 }
 
 // contextParams are what a context server hands over with an answer; nil when the

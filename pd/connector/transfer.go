@@ -21,6 +21,8 @@ type Transfer struct {
 	Answer   *AnswerKV     // what prefill reads of an earlier answer's KV; nil: nothing
 	TokenIDs bool          // prefill is asked for the prompt's token ids
 	First    First         // what prefill's token is for; the zero value: nothing
+	// HandoffKey is what TensorRT-LLM's generation servers take hand-offs by; "": none.
+	HandoffKey string
 
 	sharesIDs bool // decode is given those ids
 	// bootstrapRooms are random numbers, one for each answer, where engines meet.

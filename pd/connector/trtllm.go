@@ -2,8 +2,11 @@ package connector
 
 import (
 	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 
 	"github.com/tidwall/gjson"
@@ -88,7 +91,32 @@ func trtllmGeneration(t *Transfer, answer api.Answer) decodeLeg {
 		}
 		edits = append(edits, api.Set(field, ids))
 	}
-	return decodeLeg{request: t.legWith(edits...), hasKV: true, hosts: hostsIn(params.Get("ctx_info_endpoint"))}
+	leg := t.legWith(edits...)
+	if signature := t.signature(trtllmParams(answer)); signature != "" {
+		leg.Header = http.Header{"X-Trtllm-Disagg-Auth": {signature}}
+	}
+	return decodeLeg{request: leg, hasKV: true, hosts: hostsIn(params.Get("ctx_info_endpoint"))}
+}
+
+// signature is what a generation server that shares a key with its router asks for with what could have it call other
+// hosts; "" where nothing of that is handed over, or there is no key. It is over the JSON that Python writes of both
+// fields, null where one is not there (tensorrt_llm/serve/disagg_auth.py, main since #16002 of July 2026).
+func (t *Transfer) signature(params gjson.Result) string {
+	endpoint, state := params.Get("ctx_info_endpoint"), params.Get("encoded_opaque_state")
+	if t.HandoffKey == "" || endpoint.Type != gjson.String && state.Type != gjson.String {
+		return ""
+	}
+	mac := hmac.New(sha256.New, []byte(t.HandoffKey))
+	_, _ = fmt.Fprintf(mac, `{"ctx_info_endpoint":%s,"encoded_opaque_state":%s}`, textOrNull(endpoint), textOrNull(state))
+	return fmt.Sprintf("sha256=%x", mac.Sum(nil))
+}
+
+// textOrNull is the JSON of a text of ASCII.
+func textOrNull(value gjson.Result) []byte {
+	if value.Type != gjson.String {
+		return []byte("null")
+	}
+	return quoted(value.String())
 }
 
 // trtllmWholeAnswer returns the context's answer, cleaned, when it is the whole answer; nil

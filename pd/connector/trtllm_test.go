@@ -42,3 +42,25 @@ func TestTRTLLM_GenerationHasTheContextsID(t *testing.T) {
 		}
 	}
 }
+
+// The signatures are those that Python's hmac and json write for these fields.
+func TestTRTLLM_SignsWhatCouldReachOtherHosts(t *testing.T) {
+	body, err := api.ParseBody([]byte(`{"model":"m","messages":[]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for params, want := range map[string]string{
+		`"ctx_info_endpoint":"tcp://10.0.0.1:5000","encoded_opaque_state":"b3BhcXVl+/="`: "sha256=687a3376e25cc77a6bb9c64ec0471cd120ad1465056c4459e55bd96a6e2dfddc",
+		`"ctx_info_endpoint":null,"encoded_opaque_state":"b3BhcXVl+\/="`:                 "sha256=398bddca6820d1c9ffe63d6251c58729a8c40408e69be0c6757a3571bbf74f6a",
+		`"encoded_opaque_state":"b3BhcXVl+/="`:                                           "sha256=398bddca6820d1c9ffe63d6251c58729a8c40408e69be0c6757a3571bbf74f6a",
+		`"ctx_info_endpoint":null`:                                                       "",
+	} {
+		answer := answered(t, api.Chat, `{"choices":[{"disaggregated_params":{`+params+`,"ctx_request_id":7}}]}`)
+		for key, want := range map[string]string{"secret": want, "": ""} {
+			leg := &Transfer{dialect: api.Chat, body: body, bootstrapRooms: []int64{5}, HandoffKey: key}
+			if got := trtllm.decode(leg, answer).request.Header.Get("X-Trtllm-Disagg-Auth"); got != want {
+				t.Errorf("%s with the key %q: %q", params, key, got)
+			}
+		}
+	}
+}

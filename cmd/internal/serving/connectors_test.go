@@ -2,6 +2,8 @@ package serving
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -309,6 +311,27 @@ func prefixFromAThirdServer(t *testing.T, connector string) {
 	})
 	if source.Get("kv_request_id").String() == "" || fmt.Sprintf("%s:%d", source.Get("remote_host"), source.Get("remote_port").Int()) != holder.State().KVAddress {
 		t.Errorf("the source is %s", source)
+	}
+}
+
+// Generation servers that share a key with the router take no hand-off that is not signed with it.
+func TestTRTLLM_HandoffsAreSigned(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(file, []byte("sésame\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := newCluster(t, shape{prefill: 1, decode: 1,
+		engine: func(cfg *engine.Config) { cfg.Connector, cfg.HandoffKey = engine.ConnectorTRTLLM, "sésame" },
+		config: func(cfg *config) { cfg.engines.trtllmKey = file }})
+	for _, extra := range []string{"", `,"stream":true`} {
+		got := c.post("/v1/chat/completions", chatBody(extra))
+		if got.status != 200 || got.err != nil || got.header.Get("X-Tandem-Prefill") == "" {
+			t.Errorf("%d %v, prefilled on %q: %s", got.status, got.err, got.header.Get("X-Tandem-Prefill"), got.body)
+		}
+	}
+	if n := c.metric("tandem_retries_total"); n != 0 {
+		t.Errorf("%v legs were tried again", n)
 	}
 }
 

@@ -219,6 +219,10 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *metricsRegistry) error {
 		},
 		Outputs: predict.NewOutputs(), Prompts: predict.NewPrompts(), Metrics: metrics,
 	}}
+	handoffKey, err := secretfile.ReadFilled("trtllm-key-file", cfg.engines.trtllmKey)
+	if err != nil {
+		return err
+	}
 	n.orchestrator = &pd.Orchestrator{
 		Config:    cfg.pd.LegConfig,
 		Binder:    binder,
@@ -232,6 +236,8 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *metricsRegistry) error {
 		Metrics:   metrics,
 		Tracer:    binder.Tracer,
 		Log:       n.log,
+
+		HandoffKey: handoffKey,
 	}
 	n.fleet.OnBlame = binder.Links.Clear
 	if n.sharing.redis != nil {
