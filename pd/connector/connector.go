@@ -73,4 +73,10 @@ var byName = map[string]*Connector{
 }
 
 // Of returns the connector of a server.
-func Of(s *pools.Server) *Connector { return byName[s.Connector()] }
+func Of(s *pools.Server) *Connector {
+	c := byName[s.Connector()]
+	if c == sidecar && s.Identity().Connector == "sglang" {
+		return sidecarOfSGLang
+	}
+	return c
+}

@@ -14,13 +14,20 @@ import (
 // from a client (llm-d-router pkg/common/routing/common.go).
 var sidecar = &Connector{
 	DecodeDriven: true, Pairs: true, Aggregated: true, ReportsCachedTokens: true,
-	decode: func(t *Transfer, _ api.Answer) decodeLeg {
-		leg := t.legWith()
-		if u, err := url.Parse(t.From.URL); err == nil { // the spec was validated
-			leg.Header = http.Header{"X-Prefiller-Host-Port": {u.Host}}
-		}
-		return decodeLeg{request: leg, hasKV: true}
-	},
+	decode: sidecarDecode,
+}
+
+// sidecarOfSGLang is the same in front of an SGLang in decode mode, which computes no prompt: without the header the
+// sidecar sends it a request without a bootstrap room, and it is refused. Of several answers to a prompt see sglang
+// (llm-d-router pkg/sidecar/proxy/connector_sglang.go, ebab687 of August 2026).
+var sidecarOfSGLang = &Connector{DecodeDriven: true, OneSample: true, Pairs: true, ReportsCachedTokens: true, decode: sidecarDecode}
+
+func sidecarDecode(t *Transfer, _ api.Answer) decodeLeg {
+	leg := t.legWith()
+	if u, err := url.Parse(t.From.URL); err == nil { // the spec was validated
+		leg.Header = http.Header{"X-Prefiller-Host-Port": {u.Host}}
+	}
+	return decodeLeg{request: leg, hasKV: true}
 }
 
 // PrefillUnread reports whether an answer is the sidecar's where what prefill answered is no
