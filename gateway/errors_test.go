@@ -166,6 +166,17 @@ func TestErrorBody_ACodeIsATextOrNull(t *testing.T) {
 	}
 }
 
+// Where the prompt is too long, Anthropic's clients look for Anthropic's words.
+func TestErrorBody_AMessageThatIsTooLong(t *testing.T) {
+	said := `{"type":"error","error":{"type":"invalid_request_error","message":"This model's maximum context length is 8192 tokens. However, your request has 9000 input tokens. Please reduce the length of the input messages."}}`
+	e := &engines{answer: response(400, "application/json", said)}
+	g := run(t, usual(t), e.roundTrip, alone(t))
+	got := g.ask("POST", api.Messages.Path, promptOf(api.Messages, ""))
+	if message := gjson.Get(got.body, "error.message").Str; got.status != 400 || message != "prompt is too long: 9000 tokens > 8192 maximum" {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+}
+
 // The same request would get the same answer: clients are told not to try again.
 func TestPermanent(t *testing.T) {
 	for status, want := range map[int]bool{200: false, 399: false, 400: true, 404: true, 408: false, 409: false, 413: true, 422: true, 429: false, 498: true, 499: false, 500: false, 503: false} {

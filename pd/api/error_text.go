@@ -3,6 +3,8 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"regexp"
+	"strconv"
 
 	"github.com/tidwall/gjson"
 )
@@ -61,7 +63,7 @@ func NextSequence(events []byte) int {
 }
 
 func anthropicError(e ErrorText) []byte {
-	body := map[string]any{"type": "error", "error": map[string]any{"type": anthropicType(e.Status), "message": e.Message}}
+	body := map[string]any{"type": "error", "error": map[string]any{"type": anthropicType(e.Status), "message": anthropicMessage(e)}}
 	if e.Request != "" {
 		body["request_id"] = e.Request
 	}
@@ -69,6 +71,45 @@ func anthropicError(e ErrorText) []byte {
 }
 
 func anthropicErrorEvent(e ErrorText) []byte { return dataEvent("error", anthropicError(e)) }
+
+// anthropicMessage is what the Messages API says. It has no code for what does not fit the context: clients know that
+// by Anthropic's words (langchain_anthropic chat_models.py, _handle_anthropic_bad_request; LiteLLM says the same of Claude
+// Code), and shorten the conversation, or ask for a shorter answer.
+func anthropicMessage(e ErrorText) string {
+	if e.Status != 400 {
+		return e.Message
+	}
+	for _, words := range contextLengthWords {
+		found := words.FindStringSubmatch(e.Message)
+		if found == nil {
+			continue
+		}
+		longest, prompt := found[words.SubexpIndex("longest")], found[words.SubexpIndex("prompt")]
+		if i := words.SubexpIndex("output"); i >= 0 && isLess(prompt, longest) {
+			return "input length and `max_tokens` exceed context limit: " + prompt + " + " + found[i] + " > " + longest + ", decrease input length or `max_tokens` and try again"
+		}
+		return "prompt is too long: " + prompt + " tokens > " + longest + " maximum"
+	}
+	return e.Message
+}
+
+// contextLengthWords are how engines, and pd.ContextLengthError, say that a prompt, or a prompt and its answer, do not fit
+// the model: vLLM's renderers/params.py and what it said before, SGLang's managers/tokenizer_manager.py.
+var contextLengthWords = []*regexp.Regexp{
+	regexp.MustCompile(`maximum context length is (?P<longest>\d+) tokens\. However, your (?:request|prompt) has (?P<prompt>\d+)`),
+	regexp.MustCompile(`maximum context length is (?P<longest>\d+) tokens\. However, you requested (?P<output>\d+) output tokens and your prompt contains (?:at least )?(?P<prompt>\d+) input tokens`),
+	regexp.MustCompile(`maximum context length is (?P<longest>\d+) tokens\. However, you requested \d+ tokens \((?P<prompt>\d+) in the (?:messages|prompt), (?P<output>\d+) in the completion\)`),
+	regexp.MustCompile(`is too large: (?P<output>\d+)\. This model's maximum context length is (?P<longest>\d+) tokens and your request has (?P<prompt>\d+) input tokens`),
+	regexp.MustCompile(`The input \((?P<prompt>\d+) tokens\) is longer than the model's context length \((?P<longest>\d+) tokens\)`),
+	regexp.MustCompile(`maximum context length of (?P<longest>\d+) tokens\. You requested a total of \d+ tokens: (?P<prompt>\d+) tokens from the input messages and (?P<output>\d+) tokens for the completion`),
+}
+
+// isLess compares two numbers of tokens, in digits; one of too many digits counts as the largest there is.
+func isLess(a, b string) bool {
+	x, _ := strconv.Atoi(a)
+	y, _ := strconv.Atoi(b)
+	return x < y
+}
 
 // StatusOverloaded is Anthropic's for a service that is at capacity.
 const StatusOverloaded = 529

@@ -165,6 +165,13 @@ func TestPieces_NoneOfAPromptThatDoesNotFit(t *testing.T) {
 			}
 			got, want := c.post(path, body), askEngine(t, truth, path, body)
 			said, whole := gjson.Get(got.body, "error.message").String(), gjson.Get(want.body, "error.message").String()
+			if path == "/v1/messages" { // in Anthropic's words
+				var longest, prompt int
+				if _, err := fmt.Sscanf(whole, "This model's maximum context length is %d tokens. However, your request has %d input tokens.", &longest, &prompt); err != nil {
+					t.Fatalf("%s: %v", whole, err)
+				}
+				whole = fmt.Sprintf("prompt is too long: %d tokens > %d maximum", prompt, longest)
+			}
 			if got.status != 400 || want.status != 400 || said != whole {
 				t.Errorf("%s, %s: %d %s\none engine: %d %s", name, path, got.status, said, want.status, whole)
 			}
