@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -314,6 +315,7 @@ func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
 	if x.translated {
 		var err error
 		if body, err = messages.FromChat(body); err != nil {
+			answer.Held.Release()
 			x.fail(c, &pd.LegError{Leg: pd.DecodeLeg, Server: answer.Decode, Kind: pd.Broken, Err: err})
 			return
 		}
@@ -322,10 +324,27 @@ func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
 	x.correctCharge(tokensOf(answer.Usage))
 	x.setCommonHeaders(c, answer)
 	c.Set(fiber.HeaderContentType, answer.ContentType)
-	_ = c.Status(answer.Status).Send(body) // Send only fills the response
+	c.Status(answer.Status)
+	if answer.Held.IsCounted() {
+		c.Context().SetBodyStream(&heldBody{Reader: bytes.NewReader(body), answer: answer}, len(body))
+	} else {
+		_ = c.Send(body) // it only fills the response
+	}
 	if x.finish("ok", answer.Status) {
 		c.Context().SetConnectionClose()
 	}
+}
+
+// heldBody is a long answer, which is counted until it is sent, or given up.
+type heldBody struct {
+	*bytes.Reader
+	answer *pd.Answer
+}
+
+// Close is for fasthttp.
+func (b *heldBody) Close() error {
+	b.answer.Held.Release()
+	return nil
 }
 
 // relay leaves the stream to who serves the connection.

@@ -180,8 +180,16 @@ func endLegSpan(span spans.Leg, failed *LegError) {
 	failed.span = span.Fail(string(failed.Kind), failed.Status, failed)
 }
 
-// sendWhole sends a leg and reads its whole answer, for which it waits for so long: errSilent.
+// sendWhole sends a leg and reads its whole answer, for which it waits for so long: errSilent. Where that is long, it is
+// counted until it is returned.
 func (o *Orchestrator) sendWhole(ctx context.Context, patience time.Duration, leg Leg, server *pools.Server, st *requestState, path, id string, part connector.LegRequest) (*http.Response, []byte, *LegError) {
+	held := o.Answers.Hold()
+	defer held.Release()
+	return o.sendHeld(ctx, patience, leg, server, st, path, id, part, &held)
+}
+
+// sendHeld is sendWhole of an answer that stays counted.
+func (o *Orchestrator) sendHeld(ctx context.Context, patience time.Duration, leg Leg, server *pools.Server, st *requestState, path, id string, part connector.LegRequest, held *enginehttp.HeldAnswer) (*http.Response, []byte, *LegError) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer time.AfterFunc(patience, func() { cancel(errSilent) }).Stop() // no context of its own
@@ -196,7 +204,7 @@ func (o *Orchestrator) sendWhole(ctx context.Context, patience time.Duration, le
 		return nil, nil, failedSend(ctx, leg, server.ID(), err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	data, err := enginehttp.ReadAnswer(resp)
+	data, err := enginehttp.ReadAnswer(resp, held)
 	if err != nil {
 		return nil, nil, failedSend(ctx, leg, server.ID(), err)
 	}

@@ -45,7 +45,7 @@ const (
 	Timeout Kind = "timeout" // the engine did not answer in time
 	Gone    Kind = "gone"    // the client left
 	Unready Kind = "unready" // the server could not be made ready, and was not asked
-	Ours    Kind = "ours"    // the gateway is out of descriptors, or panicked: nothing of the server
+	Ours    Kind = "ours"    // the gateway is out of descriptors or memory, or panicked: nothing of the server
 )
 
 // KindOf is what a status other than 200 of an engine says.
@@ -149,7 +149,7 @@ func failedSend(ctx context.Context, leg Leg, server string, err error) *LegErro
 		e.Kind, e.Err = Timeout, cause
 	case ctx.Err() != nil:
 		e.Kind, e.Err = Gone, context.Cause(ctx)
-	case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE):
+	case errors.Is(err, enginehttp.ErrAnswersHeld), errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE):
 		e.Kind = Ours
 	case errors.As(err, &dial) && dial.Op == "dial":
 		e.Kind = Unsent

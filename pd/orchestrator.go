@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/decision"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/histogram"
 	"github.com/tandem-gateway/tandem/pd/history"
 	"github.com/tandem-gateway/tandem/pd/queue"
@@ -40,6 +41,7 @@ type Orchestrator struct {
 	Decisions     *decision.Records
 	History       *history.History // nil: none is kept
 	Suspects      *retry.Quarantine
+	Answers       *enginehttp.AnswerBudget // of engines' long answers; nil: their memory has no bound
 	Metrics       *Metrics
 	Tracer        trace.Tracer
 	Log           *slog.Logger

@@ -7,6 +7,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -96,6 +97,8 @@ type Answer struct {
 	// CachedTokens are the prompt's tokens that the server which prefilled had in its cache, and
 	// ComputedTokens the rest, as predicted when the pair was chosen.
 	CachedTokens, ComputedTokens int
+	// Held counts the memory of a long whole body, until it is released.
+	Held enginehttp.HeldAnswer
 }
 
 // isComplete reports whether all of the answer is here.

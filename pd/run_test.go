@@ -292,7 +292,7 @@ func TestReadAnswer_IsBounded(t *testing.T) {
 		"longer":      {nothing{}, enginehttp.ErrAnswerTooLong},
 		"cut off":     {io.MultiReader(strings.NewReader("{"), iotest.ErrReader(io.ErrUnexpectedEOF)), io.ErrUnexpectedEOF},
 	} {
-		if body, err := enginehttp.ReadAnswer(&http.Response{Body: io.NopCloser(c.body)}); !errors.Is(err, c.err) || err == nil && len(body) != enginehttp.MaxAnswer {
+		if body, err := enginehttp.ReadAnswer(&http.Response{Body: io.NopCloser(c.body)}, new(enginehttp.HeldAnswer)); !errors.Is(err, c.err) || err == nil && len(body) != enginehttp.MaxAnswer {
 			t.Errorf("%s: %d bytes, %v", name, len(body), err)
 		}
 	}

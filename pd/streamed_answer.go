@@ -79,7 +79,7 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 		return nil, failedSend(legCtx, leg, server.ID(), err)
 	}
 	if resp.StatusCode != http.StatusOK || !isEventStream(resp) {
-		return nil, notAStream(legCtx, leg, server, resp)
+		return nil, o.notAStream(legCtx, leg, server, resp)
 	}
 	steps := o.newStepSampler(server, st.req)
 	s := &legStream{
@@ -315,9 +315,11 @@ func (a streamedAnswer) observeMargin(st *requestState, b *binding, at time.Time
 }
 
 // notAStream judges an answer that should have been an event stream.
-func notAStream(ctx context.Context, leg Leg, server *pools.Server, resp *http.Response) *LegError {
+func (o *Orchestrator) notAStream(ctx context.Context, leg Leg, server *pools.Server, resp *http.Response) *LegError {
 	defer func() { _ = resp.Body.Close() }()
-	body, err := enginehttp.ReadAnswer(resp)
+	held := o.Answers.Hold()
+	defer held.Release()
+	body, err := enginehttp.ReadAnswer(resp, &held)
 	if err != nil {
 		return failedSend(ctx, leg, server.ID(), err)
 	}

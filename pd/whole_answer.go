@@ -34,7 +34,7 @@ func (o *Orchestrator) formOf(req *Request) answerForm {
 // wholeAnswer is an answer in one body.
 type wholeAnswer struct{ o *Orchestrator }
 
-func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, leg Leg, id string, part connector.LegRequest) (*Answer, *LegError) {
+func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, leg Leg, id string, part connector.LegRequest) (relayed *Answer, broken *LegError) {
 	o := a.o
 	server := b.decode.Server()
 	b.decode.MarkSent(b.chosen.Terms.FirstStep() + time.Duration(st.req.OutputTokens)*b.chosen.Terms.Step)
@@ -54,7 +54,13 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	if b.pull != nil {
 		defer o.endPullUnseen(b)()
 	}
-	resp, data, failed := o.sendWhole(ctx, o.Config.AnswerTimeout, leg, server, st, st.req.Dialect.Path, id, part)
+	held := o.Answers.Hold()
+	defer func() {
+		if relayed == nil {
+			held.Release()
+		}
+	}()
+	resp, data, failed := o.sendHeld(ctx, o.Config.AnswerTimeout, leg, server, st, st.req.Dialect.Path, id, part, &held)
 	if failed != nil {
 		return nil, failed
 	}
@@ -108,7 +114,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	o.Suspects.Acquit(st.client, b.handoff.HasKV())
 	o.evaluateChoice(ctx, st, b)
 	b.releaseDecode()
-	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: whole, Usage: usage}, nil
+	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: whole, Usage: usage, Held: held}, nil
 }
 
 // endsUnseen records, where decode computes the prompt, that only a whole answer will say that it has been.

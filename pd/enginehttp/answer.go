@@ -12,12 +12,16 @@ const MaxAnswer = 64 << 20
 
 var ErrAnswerTooLong = errors.New("the answer is longer than 64 MiB")
 
-// ReadAnswer reads a whole answer, up to MaxAnswer. Room is made at once for as much as a usual one announces,
-// and for little more.
-func ReadAnswer(resp *http.Response) ([]byte, error) {
-	const usual, first = 1 << 20, 1 << 10
+// usualAnswer is the memory that any answer may take without being counted, in bytes: it comes in however many long
+// ones do.
+const usualAnswer = 1 << 20
+
+// ReadAnswer reads a whole answer, up to MaxAnswer and to what the budget of held has left. Room is made at once for as
+// much as a usual one announces, and for little more.
+func ReadAnswer(resp *http.Response, held *HeldAnswer) ([]byte, error) {
+	const first = 1 << 10
 	room := first
-	if n := resp.ContentLength; n > 0 && n <= usual {
+	if n := resp.ContentLength; n > 0 && n <= usualAnswer {
 		room = int(n) + 1 // in which the end is read
 	}
 	answer := make([]byte, 0, room)
@@ -31,6 +35,8 @@ func ReadAnswer(resp *http.Response) ([]byte, error) {
 			return answer, nil
 		case err != nil:
 			return answer, err
+		case len(answer) == cap(answer) && !held.grow(min(2*len(answer), MaxAnswer)):
+			return nil, ErrAnswersHeld
 		case len(answer) == cap(answer):
 			answer = slices.Grow(answer, min(len(answer), MaxAnswer))
 		}

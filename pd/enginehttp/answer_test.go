@@ -12,7 +12,7 @@ import (
 // An answer is read whole, whatever length it announces.
 func TestReadAnswer_TakesWhatComes(t *testing.T) {
 	for _, length := range []int64{-1, 0, 5, 500, 2 << 20} {
-		got, err := ReadAnswer(&http.Response{ContentLength: length, Body: io.NopCloser(strings.NewReader("hello"))})
+		got, err := ReadAnswer(&http.Response{ContentLength: length, Body: io.NopCloser(strings.NewReader("hello"))}, new(HeldAnswer))
 		if err != nil || string(got) != "hello" {
 			t.Errorf("announced as %d: %q, %v", length, got, err)
 		}
@@ -22,7 +22,7 @@ func TestReadAnswer_TakesWhatComes(t *testing.T) {
 // Room is made for what a usual answer announces, at once, and for no more than is there of others.
 func TestReadAnswer_MakesRoomForWhatIsUsual(t *testing.T) {
 	for announced, most := range map[int64]int{-1: 2 << 10, 0: 2 << 10, 1: 1 << 10, 5000: 6 << 10, 1 << 20: 2 << 20, 1<<20 + 1: 2 << 10, 1 << 40: 2 << 10} {
-		got, err := ReadAnswer(&http.Response{ContentLength: announced, Body: io.NopCloser(strings.NewReader("hello"))})
+		got, err := ReadAnswer(&http.Response{ContentLength: announced, Body: io.NopCloser(strings.NewReader("hello"))}, new(HeldAnswer))
 		least := 0
 		if announced > 1 && announced <= 1<<20 {
 			least = int(announced)
@@ -36,13 +36,13 @@ func TestReadAnswer_MakesRoomForWhatIsUsual(t *testing.T) {
 // An answer is as long as it may be or refused, and one that breaks off is an error.
 func TestReadAnswer_IsBounded(t *testing.T) {
 	for length, want := range map[int64]error{MaxAnswer: nil, MaxAnswer + 1: ErrAnswerTooLong} {
-		got, err := ReadAnswer(&http.Response{ContentLength: -1, Body: io.NopCloser(io.LimitReader(zeros{}, length))})
+		got, err := ReadAnswer(&http.Response{ContentLength: -1, Body: io.NopCloser(io.LimitReader(zeros{}, length))}, new(HeldAnswer))
 		if !errors.Is(err, want) || err == nil && int64(len(got)) != length {
 			t.Errorf("%d bytes: %d, %v", length, len(got), err)
 		}
 	}
 	cut := io.MultiReader(strings.NewReader("hel"), iotest.ErrReader(io.ErrUnexpectedEOF))
-	if _, err := ReadAnswer(&http.Response{ContentLength: 5, Body: io.NopCloser(cut)}); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, err := ReadAnswer(&http.Response{ContentLength: 5, Body: io.NopCloser(cut)}, new(HeldAnswer)); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("cut: %v", err)
 	}
 }

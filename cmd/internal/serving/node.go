@@ -29,6 +29,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/decision"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/history"
 	"github.com/tandem-gateway/tandem/pd/modelsync"
 	"github.com/tandem-gateway/tandem/pd/modeltokens"
@@ -233,6 +234,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *metricsRegistry) error {
 		Decisions: decision.NewRecords(cfg.telemetry.history, cfg.telemetry.historyBytes),
 		History:   history.New(),
 		Suspects:  suspects,
+		Answers:   enginehttp.NewAnswerBudget(cfg.pd.queue.MaxBytes),
 		Metrics:   metrics,
 		Tracer:    binder.Tracer,
 		Log:       n.log,

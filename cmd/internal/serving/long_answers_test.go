@@ -1,0 +1,74 @@
+package serving
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tidwall/gjson"
+)
+
+// longAnswerServer is an aggregated engine whose answers have so many bytes. Each ends once it may.
+func longAnswerServer(t *testing.T, bytes int, mayEnd <-chan struct{}) string {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"object":"list","data":[{"id":%q,"object":"model","owned_by":"hf"}]}`, testModel)
+	})
+	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, `{"id":"req","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}]`, strings.Repeat("a", bytes))
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-mayEnd:
+			fmt.Fprint(w, "}")
+		case <-r.Context().Done():
+		}
+	})
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// Long answers that are not streamed have no more memory together than max-held: those beyond it are refused, and are
+// not tried again, and the memory of each is free again when its client has it.
+func TestLongAnswers_AreBoundedTogether(t *testing.T) {
+	t.Parallel()
+	const each = 3 << 20 // read into 4 MiB
+	mayEnd := make(chan struct{})
+	c := newCluster(t, shape{config: func(cfg *config) {
+		cfg.pd.queue.MaxBytes = 9 << 20
+		cfg.servers[1].add(serverEntry{URL: longAnswerServer(t, each, mayEnd), Connector: "aggregated"})
+	}})
+	eventually(t, "the server is up", func() bool { return c.metric("tandem_server_up", "") == 1 })
+	const requests = 6
+	answers := make(chan answer, requests)
+	var clients sync.WaitGroup
+	for range requests {
+		clients.Go(func() { answers <- c.post("/v1/chat/completions", chatBody("")) })
+	}
+	eventually(t, "those beyond the bound are refused", func() bool { return c.metric("tandem_requests_total", `outcome="overloaded"`) >= requests-2 })
+	close(mayEnd)
+	clients.Wait()
+	statuses := make(map[int]int)
+	for range requests {
+		got := <-answers
+		statuses[got.status]++
+		if got.status == http.StatusServiceUnavailable && gjson.Get(got.body, "error.code").String() != "overloaded" || got.status == http.StatusOK && len(got.body) < each {
+			t.Errorf("%d %.200s", got.status, got.body)
+		}
+	}
+	if statuses[200] < 1 || statuses[200] > 2 || statuses[200]+statuses[503] != requests {
+		t.Errorf("answered with %v", statuses)
+	}
+	if retries := c.metric("tandem_retries_total", ""); retries != 0 {
+		t.Errorf("%v retries", retries)
+	}
+	for range requests {
+		if got := c.post("/v1/chat/completions", chatBody("")); got.status != http.StatusOK {
+			t.Errorf("once they were sent: %d %.200s", got.status, got.body)
+		}
+	}
+}

@@ -1,0 +1,36 @@
+package enginehttp
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"testing"
+)
+
+// Long answers are counted while they are held, and refused where all together would be too long. Usual ones never are.
+func TestReadAnswer_IsCountedWhileItIsHeld(t *testing.T) {
+	budget := NewAnswerBudget(8 << 20)
+	read := func(length int64, held *HeldAnswer) error {
+		_, err := ReadAnswer(&http.Response{ContentLength: length, Body: io.NopCloser(io.LimitReader(zeros{}, length))}, held)
+		return err
+	}
+	first, second, usual, again := budget.Hold(), budget.Hold(), budget.Hold(), budget.Hold()
+	if err := read(3<<20, &first); err != nil || budget.now.Load() < 3<<20 {
+		t.Errorf("the first: %v, %d bytes", err, budget.now.Load())
+	}
+	if err := read(5<<20, &second); !errors.Is(err, ErrAnswersHeld) {
+		t.Errorf("the second: %v", err)
+	}
+	second.Release()
+	if err := read(usualAnswer-1, &usual); err != nil || usual.IsCounted() {
+		t.Errorf("a usual one: %v", err)
+	}
+	first.Release()
+	first.Release()
+	if now := budget.now.Load(); now != 0 {
+		t.Errorf("%d bytes are counted of none", now)
+	}
+	if err := read(3<<20, &again); err != nil {
+		t.Errorf("one behind them: %v", err)
+	}
+}
