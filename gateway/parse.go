@@ -53,12 +53,26 @@ func parse(d *api.Dialect, raw []byte) (*pd.Request, error) {
 		req.OutputTokens = 0
 		return req, nil
 	}
-	for _, read := range []func(*pd.Request) error{readStored, readPrompt, readLimits, readStream, readSamples, readTools, readOdd} {
+	for _, read := range []func(*pd.Request) error{readNumbers, readStored, readPrompt, readLimits, readStream, readSamples, readTools, readOdd} {
 		if err := read(req); err != nil {
 			return nil, err
 		}
 	}
 	return req, nil
+}
+
+// readNumbers writes in digits alone the whole numbers that are read of a request. Clients whose language has one kind
+// of number send 5.0, which vLLM, SGLang and TensorRT-LLM take for 5 (pydantic's lax mode), and vLLM's Rust frontend
+// does not.
+func readNumbers(req *pd.Request) error {
+	req.Body = req.Body.Rewrite(func(key string, v api.Value) api.Value {
+		switch key {
+		case "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "n", "best_of", "top_logprobs":
+			return v.InDigits()
+		}
+		return v
+	})
+	return nil
 }
 
 // promptField is the field that has the prompt.
@@ -136,7 +150,7 @@ func readLimits(req *pd.Request) error {
 		}
 		n, ok := value.Int()
 		if !ok || n < 0 || n > most {
-			return invalid(field, "The field %s must be a whole number from 0 to %d, in digits alone.", field, most)
+			return invalid(field, "The field %s must be a whole number from 0 to %d.", field, most)
 		}
 		if n > 0 {
 			req.MaxOutput, req.MaxField = int(n), field

@@ -22,6 +22,8 @@ func TestParse_ReadsWhatTheChoiceNeeds(t *testing.T) {
 		{"messages", api.Chat, `{"model":"m","messages":[{"role":"user","content":"12345678"}]}`, 10, 256, false, false},
 		{"a bound", api.Chat, `{"model":"m","messages":[{}],"max_tokens":9}`, 1, 9, false, false},
 		{"the newer bound", api.Chat, `{"model":"m","messages":[{}],"max_tokens":9,"max_completion_tokens":3}`, 1, 3, false, false},
+		{"a bound with an empty fraction", api.Chat, `{"model":"m","messages":[{}],"max_tokens":9.0,"top_logprobs":2.0,"n":1.0,"min_tokens":1e0}`, 1, 9, false, false},
+		{"more answers, with an empty fraction", api.Chat, `{"model":"m","messages":[{}],"n":2.0}`, 1, 256, true, false},
 		{"a large bound", api.Chat, `{"model":"m","messages":[{}],"max_tokens":9000}`, 1, 256, false, false},
 		{"token ids", api.Completions, `{"model":"m","prompt":[5,6,7]}`, 3, 256, false, false},
 		{"token ids beside what no engine reads", api.Completions, `{"model":"m","prompt":[5,6,7],"system":"be brief","tools":null}`, 3, 256, false, false},
@@ -47,6 +49,21 @@ func TestParse_ReadsWhatTheChoiceNeeds(t *testing.T) {
 		}
 		if req.PromptTokens != c.prompt || req.OutputTokens != c.output || req.Aggregated != c.aggregated || req.ForcedTool != c.forced {
 			t.Errorf("%s: %d prompt and %d output tokens, aggregated %v, forced %v", c.name, req.PromptTokens, req.OutputTokens, req.Aggregated, req.ForcedTool)
+		}
+	}
+}
+
+// Engines get numbers in digits: some read no other whole number.
+func TestParse_WritesWholeNumbersInDigits(t *testing.T) {
+	for sent, want := range map[string]string{"9.0": "9", "9e0": "9", "12E2": "1200", "9": "9", "null": "null", "0.0": "0"} {
+		req, err := parse(api.Chat, []byte(`{"model":"m","messages":[{}],"max_tokens":`+sent+`}`))
+		if err != nil || string(req.Body.Get("max_tokens")) != want {
+			t.Errorf("%s: %v, %v", sent, req, err)
+		}
+	}
+	for _, odd := range []string{"9.5", `"9"`, "true", "1e400", "9007199254740993.0", "-1.0", "5e9"} {
+		if _, err := parse(api.Chat, []byte(`{"model":"m","messages":[{}],"max_tokens":`+odd+`}`)); err == nil {
+			t.Errorf("%s is taken", odd)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"iter"
+	"math"
+	"strconv"
 	"unicode/utf8"
 
 	"github.com/tandem-gateway/tandem/kvstate/jsonscan"
@@ -70,6 +72,20 @@ func (v Value) usualInt() (i int64, usual bool) {
 		i = i*10 + int64(c-'0')
 	}
 	return i, true
+}
+
+// exact is up to where a float64 has every whole number.
+const exact = 1 << 53
+
+// InDigits returns a number without a fraction in digits alone, such as 5 for 5.0, and any other value as it is.
+func (v Value) InDigits() Value {
+	if _, usual := v.usualInt(); usual || len(v) == 0 || v[0] != '-' && (v[0] < '0' || v[0] > '9') {
+		return v
+	}
+	if f, err := strconv.ParseFloat(string(v), 64); err == nil && f == math.Trunc(f) && math.Abs(f) <= exact {
+		return strconv.AppendInt(nil, int64(f), 10)
+	}
+	return v
 }
 
 // Bool returns a JSON boolean.
