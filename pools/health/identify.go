@@ -43,8 +43,15 @@ func (e engine) identity(ctx context.Context, owner string) (pools.Identity, err
 		version, err := page[versionPage](ctx, e, "/version")
 		return pools.Identity{Engine: "trtllm", Connector: "trtllm", Version: version.Version}, err
 	}
+	if owner == vllmRust {
+		owner = "vllm"
+	}
 	return e.vllmIdentity(ctx, pools.Identity{Engine: owner})
 }
+
+// vllmRust is what vLLM's Rust frontend calls itself (vLLM 0.32, rust/src/server/src/routes/openai/models.rs). Its
+// requests and pages are those of vLLM, and so is the version that it reports.
+const vllmRust = "vllm-frontend-rs"
 
 // versionPage is /version of vLLM and TensorRT-LLM.
 type versionPage struct {

@@ -34,6 +34,8 @@ func TestProbe_WhatEnginesReportOfThemselves(t *testing.T) {
 			"/v1/models": `{"data":[{"id":"m","owned_by":"vl\u001b[2Jlm"},{"id":"\u001b[2Jn","owned_by":"vllm"},{"id":"lora","parent":"m\u0007"}]}`,
 			"/version":   `{"version":"0.31.0\u001b]0;title\u0007"}`, "/metrics": "vllm:cache_config_info{block_size=\"16\u202e\",cache_dtype=\"auto\\n\"} 1\n",
 		}, pools.Identity{Engine: "vl[2Jlm", Version: "0.31.0]0;title", BlockTokens: "16", KVType: "auto"}},
+		{"vLLM's Rust frontend", map[string]string{"/v1/models": `{"data":[{"id":"m","owned_by":"vllm-frontend-rs"}]}`, "/version": `{"version":"0.32.0","rust_frontend_version":"0.32.0"}`},
+			pools.Identity{Engine: "vllm", Version: "0.32.0"}},
 		{"no connector", vllm(`null`), pools.Identity{Engine: "vllm", Version: "0.31.0", Connector: "aggregated"}},
 		{"one", vllm(`{"kv_connector":"MooncakeConnector"}`), pools.Identity{Engine: "vllm", Version: "0.31.0", Connector: "mooncake"}},
 		{"an unknown one", vllm(`{"kv_connector":"MoRIIOConnector"}`), pools.Identity{Engine: "vllm", Version: "0.31.0"}},
