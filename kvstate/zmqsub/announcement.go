@@ -31,7 +31,7 @@ func (h *Hub) ListenAnnouncements(address string) (*Announcements, error) {
 		return nil, err
 	}
 	l, err := h.listen(router,
-		h.configure(router),
+		h.configure(router, h.cfg.QueueMessages),
 		router.SetMaxmsgsize(maxAnnouncement),
 		router.Bind(address),
 	)

@@ -10,8 +10,12 @@ import (
 
 // Config is how sockets behave and how long replays may take.
 type Config struct {
-	QueueMessages int   // messages that wait in a socket (RCVHWM)
-	MaxMessage    int64 // bytes; a peer that sends more is disconnected
+	// QueueMessages is how many live messages wait in a socket (RCVHWM). ZMQ bounds no bytes, and one message may have
+	// millions: they wait at the engine instead, whose own queue is long (100,000 messages in vLLM and SGLang).
+	QueueMessages int
+	// ReplayMessages is the same of answers to a request for a replay: what a ROUTER cannot send at once it drops.
+	ReplayMessages int
+	MaxMessage     int64 // bytes; a peer that sends more is disconnected
 
 	// ConnectWarning is how long a socket may take to be connected for the first time before
 	// that is warned of.
@@ -39,7 +43,8 @@ type Config struct {
 // Default returns the configuration that a deployment should start from.
 func Default() Config {
 	return Config{
-		QueueMessages:  100_000,
+		QueueMessages:  64,
+		ReplayMessages: 100_000,
 		MaxMessage:     64 << 20,
 		ConnectWarning: 10 * time.Second,
 		ReconnectMin:   100 * time.Millisecond,
@@ -57,7 +62,7 @@ func Default() Config {
 // Validate reports what is wrong with the configuration, nil if nothing.
 func (c Config) Validate() error {
 	switch {
-	case c.QueueMessages <= 0 || c.MaxMessage <= 0:
+	case c.QueueMessages <= 0 || c.ReplayMessages <= 0 || c.MaxMessage <= 0:
 		return errors.New("KV event queue and message size must be positive")
 	case c.ConnectWarning <= 0 || c.ReconnectMin <= 0 || c.ReconnectMax < c.ReconnectMin:
 		return errors.New("KV event reconnect times must be positive and in order")

@@ -25,7 +25,7 @@ func (h *Hub) ListenLoads(feed Feed) (*Loads, error) {
 		return nil, err
 	}
 	l, err := h.listen(sub,
-		h.configure(sub),
+		h.configure(sub, h.cfg.QueueMessages),
 		sub.SetMaxmsgsize(maxLoad),
 		sub.SetRcvhwm(loadQueue),
 		sub.SetSubscribe(feed.Topic),

@@ -72,7 +72,7 @@ func (s *Subscriber) request(from uint64, deadline time.Time) (batches int, err 
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, dealer.Close()) }()
-	if err = s.hub.configure(dealer); err != nil {
+	if err = s.hub.configure(dealer, s.hub.cfg.ReplayMessages); err != nil {
 		return 0, err
 	}
 	if err = dealer.Connect(s.feed.Replay); err != nil {

@@ -64,7 +64,7 @@ func (s *Subscriber) openFeed(address string) (err error) {
 	if s.sub, err = s.hub.context.NewSocket(zmq.SUB); err != nil {
 		return err
 	}
-	if err = s.hub.configure(s.sub); err != nil {
+	if err = s.hub.configure(s.sub, s.hub.cfg.QueueMessages); err != nil {
 		return err
 	}
 	if err = s.sub.SetSubscribe(s.feed.Topic); err != nil {
@@ -94,11 +94,11 @@ func (s *Subscriber) openFeed(address string) (err error) {
 	return nil
 }
 
-// configure sets what SUB and DEALER sockets have in common.
-func (h *Hub) configure(socket *zmq.Socket) error {
+// configure sets what SUB and DEALER sockets have in common. So many messages may wait in it.
+func (h *Hub) configure(socket *zmq.Socket, messages int) error {
 	return errors.Join(
 		socket.SetLinger(0),
-		socket.SetRcvhwm(h.cfg.QueueMessages),
+		socket.SetRcvhwm(messages),
 		socket.SetMaxmsgsize(h.cfg.MaxMessage),
 		socket.SetReconnectIvl(h.cfg.ReconnectMin),
 		socket.SetReconnectIvlMax(h.cfg.ReconnectMax),

@@ -1,6 +1,7 @@
 package zmqsub
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -289,4 +290,40 @@ func TestHub_Collector(t *testing.T) {
 	if len(got) != 2 || got["up"] != 1 || got["down"] != 0 {
 		t.Errorf("connected: %v", got)
 	}
+}
+
+// What an engine publishes while a replay is awaited waits at the engine beyond a few messages: ZMQ bounds no bytes.
+func TestSubscriber_HoldsFewMessages(t *testing.T) {
+	const size, sent = 256 << 10, 400
+	cfg := quick()
+	cfg.ReplayIdle = time.Minute
+	ix, hub, p := newIndex(t), newHub(t, cfg), newPublisher(t, false)
+	p.silent.Store(true)
+	pub, err := p.context.NewSocket(zmq.XPUB)
+	must(t, err)
+	defer func() { must(t, pub.Close()) }()
+	must(t, errors.Join(pub.SetLinger(0), pub.SetSndhwm(1), pub.SetXpubNodrop(true), pub.SetRcvtimeo(30*time.Second), pub.Bind("tcp://127.0.0.1:*")))
+	events, err := pub.GetLastEndpoint()
+	must(t, err)
+	_, sub := subscribe(t, hub, ix, "s", Feed{Events: events, Replay: p.replay})
+	_, err = pub.RecvBytes(0) // the subscription
+	must(t, err)
+	connected(t, sub)
+	until(t, func() string {
+		if p.requests.Load() == 0 {
+			return "nothing is asked for"
+		}
+		return ""
+	})
+	must(t, pub.SetSndtimeo(time.Second))
+	payload := make([]byte, size)
+	for n := range sent {
+		if _, err := pub.SendMessage("kv", number(uint64(n)), payload); err != nil {
+			if held := n * size; held > (cfg.QueueMessages+1)*size+32<<20 { // and what the sockets of the kernel hold
+				t.Errorf("%d MiB are held", held>>20)
+			}
+			return
+		}
+	}
+	t.Errorf("%d messages of %d KiB are taken without being read", sent, size>>10)
 }
