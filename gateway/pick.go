@@ -12,6 +12,7 @@ import (
 
 	"go.opentelemetry.io/otel/propagation"
 
+	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/spans"
@@ -431,6 +432,9 @@ func (s *Server) PickAny(ctx context.Context, method, path string, h Header, sub
 		return nil, errNotFound
 	}
 	key, err := s.authenticate(h)
+	if isPreflight(method, h) {
+		key, err = new(access.Key), nil // browsers send none with it
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -445,6 +449,12 @@ func (s *Server) PickAny(ctx context.Context, method, path string, h Header, sub
 		return nil, &pd.NoServerError{Role: pools.Decode}
 	}
 	return least, nil
+}
+
+// isPreflight reports whether a browser asks whether a page of another site may send a request: engines answer that as
+// they are set up, without a key as well (vLLM's --allowed-origins).
+func isPreflight(method string, h Header) bool {
+	return method == http.MethodOptions && h.Get("Origin") != "" && h.Get("Access-Control-Request-Method") != ""
 }
 
 // mayAskAny reports whether an engine may be asked for a path without a body: for models and health, below the prefix of

@@ -639,6 +639,16 @@ func TestPickAny(t *testing.T) {
 	if _, err := g.server.PickAny(t.Context(), "GET", "/v1/models", proxied{}, nil); !errors.Is(err, errNoKey) {
 		t.Errorf("without a key: %v", err)
 	}
+	if _, err := g.server.PickAny(t.Context(), "OPTIONS", "/v1/chat/completions", proxied{}, nil); !errors.Is(err, errNoKey) {
+		t.Errorf("what is no preflight, without a key: %v", err)
+	}
+	preflight := proxied{"Origin": {"https://chat.example.com"}, "Access-Control-Request-Method": {"POST"}}
+	if _, err := g.server.PickAny(t.Context(), "OPTIONS", "/v1/chat/completions", preflight, nil); err != nil {
+		t.Errorf("a browser's preflight, which has no key: %v", err)
+	}
+	if _, err := g.server.PickAny(t.Context(), "GET", "/v1/models", preflight, nil); !errors.Is(err, errNoKey) {
+		t.Errorf("a request with the headers of a preflight, without a key: %v", err)
+	}
 	down.URL = "http://127.0.0.1:1" // nothing listens there
 	if err := g.fleet.Apply([]pools.Spec{down}); err != nil {
 		t.Fatal(err)
