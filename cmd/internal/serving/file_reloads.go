@@ -11,11 +11,13 @@ type FileReloads struct {
 	successful     *prometheus.GaugeVec
 	succeededAt    *prometheus.GaugeVec
 	waitForRestart prometheus.Gauge
+	certificates   *certificateEnds
 }
 
 // NewFileReloads returns that of no file.
 func NewFileReloads() *FileReloads {
 	return &FileReloads{
+		certificates: newCertificateEnds(),
 		successful: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "tandem_file_reload_successful",
 			Help: "1 if the file could be used when it was last read, 0 if it is broken and what was read before stays, by file: configuration, keys, and the settings that name certificates (tls-cert, admin-cert, picker-cert, scaler-cert, decider-cert).",
@@ -31,7 +33,7 @@ func NewFileReloads() *FileReloads {
 }
 
 func (r *FileReloads) collectors() []prometheus.Collector {
-	return []prometheus.Collector{r.successful, r.succeededAt, r.waitForRestart}
+	return []prometheus.Collector{r.successful, r.succeededAt, r.waitForRestart, r.certificates}
 }
 
 // Describe implements prometheus.Collector.
@@ -60,10 +62,16 @@ func (r *FileReloads) record(file string, err error) {
 
 // watchCertificates records what becomes of the certificates of all ports.
 func (r *FileReloads) watchCertificates(cfg *config) {
-	for file, port := range map[string]*porttls.Config{
-		"tls-cert": &cfg.ports.clientTLS, "admin-cert": &cfg.ports.adminTLS, "picker-cert": &cfg.ports.pickerTLS,
-		"scaler-cert": &cfg.scaling.keda.tls, "decider-cert": &cfg.decider.tls,
-	} {
-		port.OnRead = func(err error) { r.record(file, err) }
+	for port, files := range cfg.encryptedPorts() {
+		files.OnRead = func(err error) { r.record(port+"-cert", err) }
+	}
+	r.certificates.watch(cfg)
+}
+
+// encryptedPorts are the ports that may speak TLS, as their settings name them.
+func (c *config) encryptedPorts() map[string]*porttls.Config {
+	return map[string]*porttls.Config{
+		"tls": &c.ports.clientTLS, "admin": &c.ports.adminTLS, "picker": &c.ports.pickerTLS,
+		"scaler": &c.scaling.keda.tls, "decider": &c.decider.tls,
 	}
 }

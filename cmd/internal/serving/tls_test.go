@@ -144,6 +144,12 @@ func TestTLS_TheCertificateIsReadAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = kept.Close() }()
+	ends := func() time.Time {
+		return time.Unix(int64(c.metric("tandem_certificate_expiry_timestamp_seconds", `file="tls-cert"`)), 0)
+	}
+	if left := time.Until(ends()); left < 50*time.Minute || left > 70*time.Minute { // selfSigned's is an hour
+		t.Errorf("metrics say that the first certificate ends in %v", left)
+	}
 	fresh := files
 	fresh.Cert, fresh.Key = selfSigned(t)
 	trust.RootCAs = poolOf(t, files.Cert, fresh.Cert)
