@@ -26,6 +26,7 @@ type Source struct {
 	Started  time.Time
 	Replica  string      // "": no other shares its work
 	Draining func() bool // this gateway ends
+	Apart    func() bool // nothing is shared, as Redis does not answer; nil: nothing is to be
 	Ask      Ask         // nil: there are no other gateways
 }
 
@@ -64,6 +65,7 @@ func (s *Source) gateway() Gateway {
 	if s.Draining() {
 		g.Ready, g.Why = false, "draining"
 	}
+	g.Apart = s.Apart != nil && s.Apart()
 	return g
 }
 

@@ -23,14 +23,16 @@ type State struct {
 
 // Gateway is one replica.
 type Gateway struct {
-	Version  string `json:"version"`
-	Replica  string `json:"replica,omitempty"` // its name among those that share a Redis
-	Silent   string `json:"silent,omitempty"`  // why it did not answer: then nothing here is of it, and what follows is not known
-	Ready    bool   `json:"ready"`
-	Why      string `json:"why,omitempty"` // it is not ready
-	Waiting  int    `json:"waiting"`       // requests in its queue
-	InFlight int    `json:"in_flight"`     // requests that have their servers
-	Lately   Point  `json:"lately"`        // its last minute
+	Version string `json:"version"`
+	Replica string `json:"replica,omitempty"` // its name among those that share a Redis
+	Silent  string `json:"silent,omitempty"`  // why it did not answer: then nothing here is of it, and what follows is not known
+	Ready   bool   `json:"ready"`
+	Why     string `json:"why,omitempty"` // it is not ready
+	// Apart: its Redis does not answer, so that it knows of others what it knew before.
+	Apart    bool  `json:"apart,omitempty"`
+	Waiting  int   `json:"waiting"`   // requests in its queue
+	InFlight int   `json:"in_flight"` // requests that have their servers
+	Lately   Point `json:"lately"`    // its last minute
 	// Since is when it began, by its own clock; zero of an earlier version.
 	Since time.Time `json:"since,omitzero"`
 }

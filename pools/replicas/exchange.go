@@ -241,6 +241,10 @@ func (r *Exchange) own(now time.Time) workMessage {
 	return m
 }
 
+// IsCutOff reports whether Redis did not answer when work was last to be shared; false before the first time, and of
+// nil, which shares nothing.
+func (r *Exchange) IsCutOff() bool { return r != nil && r.logged.Load() && !r.connected.Load() }
+
 // recordConnection keeps whether Redis answers, and logs when that changes.
 func (r *Exchange) recordConnection(err error) {
 	ok := err == nil

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 )
 
 // The live page is where / of the admin port leads. It shows the servers, the request that was just
@@ -66,4 +68,22 @@ func TestLivePage_ShowsAServedRequest(t *testing.T) {
 	if took := time.Since(begun); took > 10*time.Second {
 		t.Errorf("a page that is open keeps the gateway for %v", took)
 	}
+}
+
+// A gateway whose Redis is away says so, to who looks at the page or at tandem top.
+func TestLive_SaysThatRedisIsAway(t *testing.T) {
+	t.Parallel()
+	r := redisserver.Start(t)
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: func(cfg *config) { cfg.redis.addrs = []string{r.Addr()} }})
+	apart := func() bool {
+		return gjson.Get(c.raw(http.MethodGet, c.admin+"/ui/state").body, "gateway.apart").Bool()
+	}
+	eventually(t, "work is shared", func() bool { return c.metric("tandem_replicas_connected") == 1 })
+	if apart() {
+		t.Error("Redis is said to be away, and answers")
+	}
+	r.Kill()
+	eventually(t, "Redis is said to be away", apart)
+	r.Restart()
+	eventually(t, "Redis is said to be back", func() bool { return !apart() })
 }

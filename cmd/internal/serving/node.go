@@ -306,7 +306,7 @@ func (n *Node) adminRoutes(reg *metricsRegistry) http.Handler {
 	o := n.orchestrator
 	n.ports.page = live.New(live.Source{
 		Fleet: n.fleet, PD: o, Scaling: n.wantedPools, Version: version.String(), Started: time.Now(), Replica: n.replicaShown(), Draining: n.draining.Load,
-		Ask: n.peers.Ask,
+		Ask: n.peers.Ask, Apart: func() bool { return n.sharing.replicas.IsCutOff() },
 	})
 	mux := http.NewServeMux()
 	mux.Handle("/", gateway.Admin(n.fleet, o, n.scraped(reg, o.Metrics), n.unready, n.drains(), n.peers))

@@ -43,12 +43,18 @@ func Draw(s *live.State, size Size, colour bool) []string {
 	return out
 }
 
+// apart is said of a gateway whose Redis is away.
+const apart = "Redis does not answer"
+
 // head says how the gateway is, and what the last minute was.
 func head(s *live.State) []line {
 	g, p := &s.Gateway, &s.History.Lately
 	ready := line{text: strings.Join(nonEmpty("tandem", g.Replica, g.Version, "ready", s.At.Format(time.TimeOnly)), "  ")}
 	if !g.Ready {
 		ready = line{strings.Join(nonEmpty("tandem", g.Replica, g.Version, "NOT READY: "+g.Why, s.At.Format(time.TimeOnly)), "  "), bad}
+	}
+	if g.Apart {
+		ready = line{ready.text + "  " + apart, cmp.Or(ready.state, warn)}
 	}
 	failed := ""
 	if p.Failed > 0 {
@@ -207,6 +213,9 @@ func gatewayLines(s *live.State) []line {
 		l := line{text: fmt.Sprintf("%-28s %8d %9d %9.1f %6d %19s", clipped(g.Replica, 28), g.Waiting, g.InFlight, perSecond(p), p.Failed, some(p.First, p.TTFT50)+" / "+some(p.First, p.TTFT99))}
 		if !g.Ready {
 			l = line{l.text + "  not ready: " + g.Why, bad}
+		}
+		if g.Apart {
+			l = line{l.text + "  " + apart, cmp.Or(l.state, warn)}
 		}
 		lines = append(lines, l)
 	}

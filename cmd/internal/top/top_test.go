@@ -63,7 +63,9 @@ func TestDraw_Golden(t *testing.T) {
 	s := state()
 	fleet := state()
 	fleet.Gateways = append(fleet.Gateways, live.Gateway{Replica: "tandem-1", Ready: true, Waiting: 1, InFlight: 4, Lately: fleet.History.Lately},
-		live.Gateway{Replica: "tandem-2", Silent: "connection refused"}, live.Gateway{Replica: "tandem-3", Why: "draining", InFlight: 1})
+		live.Gateway{Replica: "tandem-2", Silent: "connection refused"}, live.Gateway{Replica: "tandem-3", Why: "draining", InFlight: 1},
+		live.Gateway{Replica: "tandem-4", Ready: true, Apart: true})
+	fleet.Gateway.Apart = true
 	fleet.Decisions[0].Gateway, fleet.Decisions[1].Gateway = "tandem-1", "tandem-7d9f8b6c5d-x2x4z"
 	empty := live.State{Gateway: live.Gateway{Why: "no decode server answers"}}
 	for name, x := range map[string]struct {

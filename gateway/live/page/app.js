@@ -67,11 +67,13 @@ function draw(next) {
   drawDecisions();
 }
 
+const readiness = (g) => (g.ready ? "ready" : "not ready: " + g.why) + (g.apart ? ", Redis does not answer" : "");
+
 function drawHeader() {
   const g = state.gateway;
   $("replica").textContent = [g.replica && "replica " + g.replica, g.version].filter(Boolean).join(" · ");
-  $("ready").textContent = g.ready ? "ready" : "not ready: " + g.why;
-  $("ready").className = g.ready ? "quiet" : "bad";
+  $("ready").textContent = readiness(g);
+  $("ready").className = g.ready && !g.apart ? "quiet" : "bad";
   const silent = state.gateways.filter((g) => g.silent).length;
   $("answered").textContent = state.gateways.length > 1 ? `${state.gateways.length - silent} of ${state.gateways.length} gateways` : "";
   $("answered").className = silent ? "bad" : "quiet";
@@ -120,7 +122,7 @@ function gatewayRow(g) {
   if (g.silent) return row(el("td", { class: "bad wrap", colspan: 6 }, "no answer: " + g.silent), el("td", { class: "quiet" }, clip(g.version)));
   const p = g.lately;
   return row(
-    el("td", { class: g.ready ? "" : "bad" }, clip(g.ready ? "ready" : "not ready: " + g.why)),
+    el("td", { class: g.ready && !g.apart ? "" : "bad" }, clip(readiness(g))),
     el("td", { class: "n" }, g.waiting), el("td", { class: "n" }, g.in_flight), el("td", { class: "n" }, (p.answers / p.seconds).toFixed(1)),
     el("td", { class: "n " + (p.failed ? "bad" : "") }, p.failed),
     el("td", { class: "n" }, p.first ? `${time(p.ttft_p50_ms)} / ${time(p.ttft_p99_ms)}` : "–"),
