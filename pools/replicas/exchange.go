@@ -42,7 +42,9 @@ const (
 	setExpiry  = time.Minute           // of the set of ids; each start strikes out those that are gone
 	// workBytes is how many bytes a second changes may take all replicas together to read:
 	// the larger a message and the more replicas read it, the longer changes are gathered.
-	workBytes = 2 << 20
+	workBytes    = 2 << 20
+	foreignAfter = time.Minute // that a replica works on unknown servers alone, until that is warned of
+	maxForeign   = 256         // replicas of which that is known
 	// workDrift is by how much a queue may differ from what the others believe without a report.
 	workDrift = 10 * time.Millisecond
 )
@@ -69,7 +71,8 @@ type Exchange struct {
 
 	mu      sync.Mutex // guards the rest
 	others  map[string]replicaWork
-	changed chan struct{} // closed and made anew at each message
+	foreign map[string]time.Time // since when replicas have worked on no server that is known here; zero: that is logged
+	changed chan struct{}        // closed and made anew at each message
 }
 
 // replicaWork is what one other replica reported last.
@@ -111,7 +114,7 @@ type sharedWork struct {
 func NewExchange(fleet *pools.Fleet, client redis.UniversalClient, prefix, id string, log *slog.Logger) *Exchange {
 	r := &Exchange{
 		id: id, prefix: prefix, client: client, fleet: fleet, log: log,
-		others: make(map[string]replicaWork), changed: make(chan struct{}),
+		others: make(map[string]replicaWork), foreign: make(map[string]time.Time), changed: make(chan struct{}),
 	}
 	fleet.SetReplicaWork(r)
 	return r

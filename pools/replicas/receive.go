@@ -3,6 +3,7 @@ package replicas
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -94,11 +95,39 @@ func (r *Exchange) keep(m *workMessage, direct bool, now time.Time) {
 	}
 	r.received.Add(1)
 	defer r.fleet.NotifyChange()
+	foreign := r.isForeign(m)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.keepLocked(m, servers, direct, now)
+	r.warnOfForeignLocked(m, foreign, now)
 	close(r.changed)
 	r.changed = make(chan struct{})
+}
+
+// isForeign reports whether a replica works on servers, and on none that is known here.
+func (r *Exchange) isForeign(m *workMessage) bool {
+	own := r.fleet.Servers()
+	known := slices.ContainsFunc(own, func(s *pools.Server) bool {
+		_, works := m.Servers[s.ID()]
+		return works
+	})
+	return !known && len(m.Servers) > 0 && len(own) > 0
+}
+
+// warnOfForeignLocked warns once of a replica that has worked on no server of this fleet for a while, in which servers
+// that one replica finds before another are found by both. Of two fleets that share a prefix one replica decides for
+// all, by servers of which it knows half.
+func (r *Exchange) warnOfForeignLocked(m *workMessage, foreign bool, now time.Time) {
+	switch since, was := r.foreign[m.Replica]; {
+	case !foreign && len(m.Servers) > 0:
+		delete(r.foreign, m.Replica)
+	case !foreign, was && since.IsZero(): // nothing is known, or it is warned of
+	case !was && len(r.foreign) < maxForeign:
+		r.foreign[m.Replica] = now
+	case was && now.Sub(since) >= foreignAfter:
+		r.foreign[m.Replica] = time.Time{}
+		r.log.Warn("a gateway that shares the Redis works on servers that are all unknown here: two fleets need a redis-prefix each", "replica", m.Replica, "server", slices.Min(slices.Collect(maps.Keys(m.Servers))))
+	}
 }
 
 // isForOthers reports JSON of a replica that speaks MessagePack to this one: it is meant

@@ -312,6 +312,44 @@ func TestReplicas_WhatOthersLeftIsReadAtOnce(t *testing.T) {
 	}
 }
 
+// Two fleets that share a prefix by mistake are warned of, once, when one has worked for a minute on nothing that the
+// other knows. A replica that finds servers first is not one of them.
+func TestReplicas_OfAnotherFleetAreWarnedOf(t *testing.T) {
+	var text strings.Builder
+	r := NewExchange(fleetOf(t, 2), nil, "test:", "a", slog.New(slog.NewTextHandler(&text, nil)))
+	own := r.fleet.Servers()[0]
+	report := func(replica string, now time.Time, servers ...string) {
+		m := workMessage{Replica: replica, Servers: make(map[string][2]sharedWork)}
+		for _, id := range servers {
+			m.Servers[id] = [2]sharedWork{{Requests: 1, Tokens: 10}, {}}
+		}
+		r.take(m.encode(nil), now)
+	}
+	start := time.Now()
+	for second := range 200 {
+		now := start.Add(time.Duration(second) * time.Second)
+		report("other", now, "10.9.9.9:8000")
+		report("partly", now, "10.9.9.9:8000", own.ID())
+		report("early", now, "10.9.9.8:8000")
+		if second == 50 {
+			report("early", now, own.ID()) // which it has found at last
+			report("early", now)
+		}
+		if second == 59 && text.Len() > 0 {
+			t.Errorf("before a minute: %s", text.String())
+		}
+		if second == 100 {
+			report("early", now, own.ID())
+		}
+		if second >= 150 {
+			report("early", now, own.ID())
+		}
+	}
+	if got := text.String(); strings.Count(got, "redis-prefix") != 1 || !strings.Contains(got, "replica=other server=10.9.9.9:8000") {
+		t.Errorf("logged is %q", got)
+	}
+}
+
 // Whether Redis answers is logged when that is known first, and whenever it changes.
 func TestReplicas_LogWhenRedisComesAndGoes(t *testing.T) {
 	var text strings.Builder
