@@ -85,6 +85,8 @@ func sharedEventAddresses(servers []*pools.Server) (warnings []string) {
 // downFault says why a server does not answer, and the setting that helps.
 func downFault(cfg *config, a *checkedServer) error {
 	switch {
+	case a.scheme != "":
+		return fmt.Errorf("server %s does not answer: %w: %s", a.spec.ID(), a.down, a.scheme)
 	case !health.AsksForKey(a.down):
 		return fmt.Errorf("server %s does not answer: %w", a.spec.ID(), a.down)
 	case cfg.engines.key != "":

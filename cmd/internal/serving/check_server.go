@@ -20,6 +20,7 @@ type checkedServer struct {
 	spec   pools.Spec
 	probed health.Probed // meaningful without down
 	down   error
+	scheme string // what to do where it speaks as its URL does not say
 	events error  // of its KV events: what does not answer at their addresses
 	orca   error  // of the OpenRcaService that its configuration names
 	hosts  string // from which its hand-offs may come; empty: it makes none
@@ -44,6 +45,8 @@ func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writ
 		asked.Go(func() {
 			if answer.probed, answer.down = health.Probe(ctx, spec, cfg.pools.Config, transport, log); answer.down == nil {
 				answer.events = tryEvents(&cfg, answer.probed.Published())
+			} else if !health.AsksForKey(answer.down) {
+				answer.scheme = wrongScheme(ctx, spec.URL, cfg.pools.ProbeTimeout)
 			}
 		})
 		if spec.ORCA != "" {
