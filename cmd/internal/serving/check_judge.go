@@ -44,6 +44,9 @@ func judge(cfg *config, keys *access.Keys, answers []checkedServer) (faults []er
 	if cfg.findsServers() {
 		return faults, append(warnings, "servers that are found while serving (by name, registered or announced) are not checked")
 	}
+	if cfg.ports.picker != "" {
+		warnings = append(warnings, withoutSidecar(up)...)
+	}
 	missing, alone := rolesComplete(cfg, up)
 	return slices.Concat(faults, missing, pairsExist(up)), append(warnings, alone...)
 }
@@ -156,6 +159,24 @@ func rolesOf(servers []*pools.Server, enforced bool) map[string]*modelRoles {
 		}
 	}
 	return roles
+}
+
+// withoutSidecar names the models with prefill servers that the picker sends no prompt to: a proxy sends a request to one
+// server, and of those that decode only llm-d's sidecar asks another one for the prompt.
+func withoutSidecar(servers []*pools.Server) (warnings []string) {
+	prefills, asks := make(map[string]bool), make(map[string]bool)
+	for _, s := range servers {
+		for _, m := range s.Health().Models {
+			prefills[m.ID] = prefills[m.ID] || m.Parent == "" && s.Role == pools.Prefill
+			asks[m.ID] = asks[m.ID] || s.Role.Serves(pools.Decode) && connector.Of(s).DecodeDriven
+		}
+	}
+	for _, model := range slices.Sorted(maps.Keys(prefills)) {
+		if prefills[model] && !asks[model] {
+			warnings = append(warnings, fmt.Sprintf("model %s: the picker sends no prompt to its prefill servers, as none of its decode servers has the connector llmd-sidecar", model))
+		}
+	}
+	return warnings
 }
 
 // pairsExist names the models whose prefill and decode servers cannot use each other's KV.

@@ -40,6 +40,26 @@ func TestCheck_ProbesTheServers(t *testing.T) {
 	}
 }
 
+// A picker whose decode servers have no sidecar of llm-d makes no pairs, and that is said.
+func TestCheck_NamesModelsWithoutASidecarForThePicker(t *testing.T) {
+	t.Parallel()
+	prefill, decode := startTestEngine(t, engine.RolePrefill, nil), startTestEngine(t, engine.RoleDecode, nil)
+	const warning = "the picker sends no prompt to its prefill servers"
+	for _, x := range []struct {
+		picker, connector string
+		warned            bool
+	}{{"127.0.0.1:0", "nixl", true}, {"127.0.0.1:0", "llmd-sidecar", false}, {"", "nixl", false}} {
+		_, printed := checked(t, func(cfg *config) {
+			cfg.ports.picker = x.picker
+			cfg.servers[0].add(serverEntry{URL: prefill.URL(), Connector: "nixl"})
+			cfg.servers[1].add(serverEntry{URL: decode.URL(), Connector: x.connector})
+		})
+		if strings.Contains(printed, warning) != x.warned {
+			t.Errorf("%+v:\n%s", x, printed)
+		}
+	}
+}
+
 // A Redis that is not there, or that lets nobody in, is found before replicas share nothing.
 func TestCheck_AsksRedis(t *testing.T) {
 	t.Parallel()
