@@ -154,11 +154,15 @@ func explainLeg(leg *pd.LegError) failure {
 	}
 	switch leg.Kind {
 	case pd.Refused:
-		return failure{
+		f := failure{
 			text:    api.ErrorText{Status: leg.Status, Type: "invalid_request_error", Message: flatMessage(leg.Body)},
 			body:    errorBody(leg.Body),
 			outcome: "refused",
 		}
+		if api.SaysTooLong(f.text.Message) {
+			f.text.Code = contextLengthExceeded
+		}
+		return f
 	case pd.Busy:
 		f := unavailable("overloaded", "All servers are busy. Try again shortly.", "overloaded")
 		f.retryAfter = max(f.retryAfter, leg.RetryAfter)
@@ -202,7 +206,7 @@ func errorBody(body []byte) []byte {
 		return body
 	}
 	readable := "null"
-	if saysPromptTooLong(gjson.GetBytes(body, "error.param").String()) {
+	if saysPromptTooLong(gjson.GetBytes(body, "error.param").String()) || api.SaysTooLong(gjson.GetBytes(body, "error.message").String()) {
 		readable = `"` + contextLengthExceeded + `"`
 	}
 	return slices.Replace(slices.Clone(body), code.Index, code.Index+len(code.Raw), []byte(readable)...)

@@ -156,7 +156,10 @@ func TestErrorBody_ACodeIsATextOrNull(t *testing.T) {
 		`{"code":1,"error":{"code":400 ,"message":"a"}}`:                                           `{"code":1,"error":{"code":null ,"message":"a"}}`,
 		`{"error":{"message":"too long","param":"input_tokens","code":400}}`:                       `{"error":{"message":"too long","param":"input_tokens","code":"context_length_exceeded"}}`,
 		`{"error":{"message":"too long","param":"input_text","code":400}}`:                         `{"error":{"message":"too long","param":"input_text","code":"context_length_exceeded"}}`,
-		`{"error":{"message":"a","param":"max_tokens","code":"too_many"}}`:                         `{"error":{"message":"a","param":"max_tokens","code":"too_many"}}`,
+		`{"error":{"message":"This model's maximum context length is 10 tokens. However, you requested 25 tokens (20 in the messages, 5 in the completion).","param":null,"code":400}}`: `{"error":{"message":"This model's maximum context length is 10 tokens. However, you requested 25 tokens (20 in the messages, 5 in the completion).","param":null,"code":"context_length_exceeded"}}`,
+		`{"object":"error","message":"The input (20 tokens) is longer than the model's context length (10 tokens).","type":"BadRequestError","param":null,"code":400}`:                  `{"error":{"code":"context_length_exceeded","message":"The input (20 tokens) is longer than the model's context length (10 tokens).","param":null,"type":"invalid_request_error"}}`,
+		`{"object":"error","message":"The input is odd.","code":400}`:      `{"error":{"code":null,"message":"The input is odd.","param":null,"type":"invalid_request_error"}}`,
+		`{"error":{"message":"a","param":"max_tokens","code":"too_many"}}`: `{"error":{"message":"a","param":"max_tokens","code":"too_many"}}`,
 	} {
 		e := &engines{answer: response(400, "application/json", said)}
 		g := run(t, usual(t), e.roundTrip, alone(t))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strconv"
 
 	"github.com/tidwall/gjson"
@@ -102,6 +103,12 @@ var contextLengthWords = []*regexp.Regexp{
 	regexp.MustCompile(`is too large: (?P<output>\d+)\. This model's maximum context length is (?P<longest>\d+) tokens and your request has (?P<prompt>\d+) input tokens`),
 	regexp.MustCompile(`The input \((?P<prompt>\d+) tokens\) is longer than the model's context length \((?P<longest>\d+) tokens\)`),
 	regexp.MustCompile(`maximum context length of (?P<longest>\d+) tokens\. You requested a total of \d+ tokens: (?P<prompt>\d+) tokens from the input messages and (?P<output>\d+) tokens for the completion`),
+}
+
+// SaysTooLong reports whether these are an engine's words of a prompt, or a prompt and its answer, that do not fit the
+// model.
+func SaysTooLong(message string) bool {
+	return slices.ContainsFunc(contextLengthWords, func(words *regexp.Regexp) bool { return words.MatchString(message) })
 }
 
 // isLess compares two numbers of tokens, in digits; one of too many digits counts as the largest there is.
