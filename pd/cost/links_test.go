@@ -1,6 +1,7 @@
 package cost
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -234,6 +235,34 @@ func TestLinks_TablesOfSomeFleetsAreKept(t *testing.T) {
 	last := l.Table(prefill, decode, linkTime)
 	if len(l.tables) != 1 || l.Table(prefill, decode, linkTime) != last {
 		t.Errorf("with one more fleet %d tables are kept", len(l.tables))
+	}
+}
+
+// Filling the table of a fleet four times as large takes four times as long, and is done a fourth as often. A table that
+// is too old does not stay beside those of the fleets that come after it, as while all servers are replaced.
+func TestLinks_ALargeTableIsBelievedLonger(t *testing.T) {
+	servers := func(role string, n int) (all []Candidate) {
+		for i := range n {
+			all = append(all, *at(fmt.Sprint(role, i), "r1"))
+		}
+		return all
+	}
+	l := NewLinks(DefaultLinks())
+	prefill, decode := servers("p", 512), servers("d", 512)
+	first := l.Table(prefill, decode, linkTime)
+	if l.Table(prefill, decode, linkTime.Add(4*tableLife-1)) != first {
+		t.Error("it is filled anew as often as that of a quarter of the pairs")
+	}
+	second := linkTime.Add(4 * tableLife)
+	if l.Table(prefill, decode, second) == first {
+		t.Error("it is believed for ever")
+	}
+	l.Table(prefill[1:], decode, second)
+	if len(l.tables) != 2 {
+		t.Errorf("%d tables are kept of two fleets", len(l.tables))
+	}
+	if l.Table(prefill[2:], decode, second.Add(4*tableLife)); len(l.tables) != 1 {
+		t.Errorf("%d tables are kept, and one is believed", len(l.tables))
 	}
 }
 

@@ -2,6 +2,7 @@ package cost
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/order"
@@ -16,7 +17,10 @@ type linkTable struct {
 
 const (
 	tableLife = 50 * time.Millisecond // a table is believed for so long
-	maxTables = 16                    // of different fleets: one for each model that is asked for
+	// tablePairs is how many pairs that is for: 256 servers of each role, whose table takes a millisecond and a
+	// megabyte. A larger one is believed longer in proportion, so that it is not most of what a gateway does.
+	tablePairs = 1 << 16
+	maxTables  = 16 // of different fleets: one for each model that is asked for
 )
 
 // Table returns what is believed of the links of some servers, or was lately. Callers
@@ -28,20 +32,28 @@ func (l *Links) Table(prefill, decode []Candidate, now time.Time) *order.LinkTab
 	for at < len(l.tables) && !l.tables[at].isOf(prefill, decode) {
 		at++
 	}
-	switch {
-	case at < len(l.tables) && now.Sub(l.tables[at].filled) < tableLife:
+	if at < len(l.tables) && l.tables[at].isBelieved(now) {
 		return l.tables[at].table
-	case at == maxTables:
-		l.tables = l.tables[:0]
-		at = 0
-		fallthrough
-	case at == len(l.tables):
+	}
+	if at == len(l.tables) {
+		l.tables = slices.DeleteFunc(l.tables, func(t linkTable) bool { return !t.isBelieved(now) })
+		if len(l.tables) == maxTables {
+			clear(l.tables)
+			l.tables = l.tables[:0]
+		}
+		at = len(l.tables)
 		l.tables = append(l.tables, linkTable{prefill: ids(prefill), decode: ids(decode)})
 	}
 	t := new(order.LinkTable)
 	l.fillLocked(t, prefill, decode, now)
 	l.tables[at].table, l.tables[at].filled = t, now
 	return t
+}
+
+// isBelieved reports whether the table is not too old.
+func (t *linkTable) isBelieved(now time.Time) bool {
+	pairs := len(t.prefill) * len(t.decode)
+	return now.Sub(t.filled) < tableLife*time.Duration(max(pairs, tablePairs))/tablePairs
 }
 
 func (t *linkTable) isOf(prefill, decode []Candidate) bool {
