@@ -76,8 +76,28 @@ func (v view) specs() (specs []pools.Spec, problems map[string]error) {
 		slices.SortStableFunc(of, drainingLast)
 	}
 	specs = append(specs, endpoints...)
-	slices.SortStableFunc(specs, func(a, b pools.Spec) int { return strings.Compare(a.ID(), b.ID()) })
-	return slices.CompactFunc(specs, func(a, b pools.Spec) bool { return a.ID() == b.ID() }), problems
+	return byID(specs), problems
+}
+
+// byID returns servers in the order of their IDs, of those with one ID the first. An ID is made once for each: a sort of
+// thousands asks for each a dozen times.
+func byID(specs []pools.Spec) []pools.Spec {
+	type numbered struct {
+		id string
+		at int
+	}
+	order := make([]numbered, len(specs))
+	for i := range specs {
+		order[i] = numbered{specs[i].ID(), i}
+	}
+	slices.SortFunc(order, func(a, b numbered) int { return cmp.Or(strings.Compare(a.id, b.id), a.at-b.at) })
+	sorted := make([]pools.Spec, 0, len(specs))
+	for i, o := range order {
+		if i == 0 || o.id != order[i-1].id {
+			sorted = append(sorted, specs[o.at])
+		}
+	}
+	return sorted
 }
 
 func drainingLast(a, b pools.Spec) int {

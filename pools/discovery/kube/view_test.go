@@ -180,3 +180,28 @@ func TestConfig_TheConnectorIsAKnownOne(t *testing.T) {
 		}
 	}
 }
+
+// What servers a pod adds costs the same whatever the number of pods: each change of one looks at all of them.
+func TestView_AllocatesForEachPodAlike(t *testing.T) {
+	allocations := func(pods int) float64 {
+		v := view{selector: labels.Everything()}
+		for i := range pods {
+			v.pods = append(v.pods, &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("pod-", i*7919%pods), Labels: labels.Set{"tandem/role": "decode"}},
+				Status: corev1.PodStatus{
+					PodIP: fmt.Sprintf("10.0.%d.%d", i/250, i%250), Phase: corev1.PodRunning,
+					Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+				},
+			})
+		}
+		return testing.AllocsPerRun(5, func() {
+			if specs, problems := v.specs(); len(specs) != pods || len(problems) > 0 {
+				t.Fatalf("%d servers of %d pods: %v", len(specs), pods, problems)
+			}
+		}) / float64(pods)
+	}
+	few, many := allocations(100), allocations(3200)
+	if many > few+1 {
+		t.Errorf("%.1f allocations for each of 100 pods, %.1f for each of 3,200", few, many)
+	}
+}
