@@ -146,7 +146,9 @@ func (t *priorAttempts) record(e *LegError, forcedTool bool) {
 	t.exclude(e.Leg, e.Server)
 	switch e.Leg {
 	case PrefillLeg:
-		t.prefillFailures++
+		if !e.foundNobody() {
+			t.prefillFailures++
+		}
 		// vLLM #38911: a forced tool call cannot be cut to one token.
 		if forcedTool && e.Status == 500 || t.prefillFailures >= 2 {
 			t.mustAggregate = true

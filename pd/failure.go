@@ -229,10 +229,9 @@ func (e *LegError) lostConnection() bool {
 	return e.Kind == Broken && e.Status == 0 && !inEvent && !errors.Is(e.Err, errServerDown) && !errors.Is(e.Err, errPromptMismatch) && !errors.Is(e.Err, errForeignHost) && !errors.Is(e.Err, errNothingKept)
 }
 
-// connectionRefused reports whether nothing listens at the server's address: it is down for certain.
-func (e *LegError) connectionRefused() bool {
-	return e.Kind == Unsent && errors.Is(e.Err, syscall.ECONNREFUSED)
-}
+// foundNobody reports whether there was no connection to the server, by a word that came at once: it is down until a
+// probe succeeds, as where a connection is refused, or its host is gone.
+func (e *LegError) foundNobody() bool { return e.Kind == Unsent && !isTimeout(e.Err) }
 
 // mayBeRead reports whether an engine that lived may have read the request of a leg that failed:
 // only then can the engine have died of it.

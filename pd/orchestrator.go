@@ -384,18 +384,25 @@ func (st *requestState) shouldRetry(failed *LegError, maxRetries int) bool {
 	if failed.Kind == Refused || failed.Kind == Gone || failed.Kind == Ours {
 		return false
 	}
-	return st.retryWithoutBudget || failed.connectionRefused() || st.bind.tried.retries < maxRetries
+	return st.retryWithoutBudget || st.costsNoRetry(failed) || st.bind.tried.retries < maxRetries
+}
+
+// costsNoRetry reports whether a failed leg was no work for an engine, and its server is down: half of a fleet that goes
+// at once costs requests milliseconds. Behind a decode leg that found nobody prefill is asked again, unless what it has
+// computed is handed over to another decode server.
+func (st *requestState) costsNoRetry(failed *LegError) bool {
+	alone := len(st.bindings) > 0 && st.bindings[len(st.bindings)-1].prefill == nil
+	return failed.foundNobody() && (failed.Leg == PrefillLeg || alone || st.bind.tried.handoff != nil)
 }
 
 // takeRetry takes a retry out of the budget, false if that is spent. One that was expected
-// costs nothing, and neither does one after a refused connection: it was no work for an engine, and its server is
-// down, so that half of a fleet that goes at once costs requests milliseconds. It is made once there is another server (endRetrying).
+// costs nothing, and neither does one behind a leg that found nobody. It is made once there is another server (endRetrying).
 func (o *Orchestrator) takeRetry(st *requestState, failed *LegError) bool {
 	if st.retryWithoutBudget {
 		st.retryWithoutBudget = false
 		return true
 	}
-	if failed.connectionRefused() {
+	if st.costsNoRetry(failed) {
 		st.bind.tried.refusals++
 		st.retrying = retrying{failed: failed}
 		return true

@@ -45,8 +45,12 @@ func TestRun_RefusedConnectionsCostNoRetry(t *testing.T) {
 		req := f.asks(api.Chat, more(api.Chat, stream))
 		want := reference(t, req)
 		for range 40 { // until several are asked that are gone
-			if got := f.served(req); got.text != want {
+			got := f.served(req)
+			if got.text != want {
 				t.Fatalf("%q, want %q", got.text, want)
+			}
+			if got.Prefill == "" {
+				t.Fatalf("one prefill server is left, and decode computed a prompt alone")
 			}
 			if f.metric("tandem_retries_total") > 3 {
 				break
