@@ -311,11 +311,16 @@ func (x *exchange) lookUpModel(req *pd.Request, allowed bool) error {
 
 // reply sends a whole answer.
 func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
+	taken := false // by what sends it
+	defer func() {
+		if !taken {
+			answer.Held.Release()
+		}
+	}()
 	body := answer.Body
 	if x.translated {
 		var err error
 		if body, err = messages.FromChat(body); err != nil {
-			answer.Held.Release()
 			x.fail(c, &pd.LegError{Leg: pd.DecodeLeg, Server: answer.Decode, Kind: pd.Broken, Err: err})
 			return
 		}
@@ -326,6 +331,7 @@ func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
 	c.Set(fiber.HeaderContentType, answer.ContentType)
 	c.Status(answer.Status)
 	if answer.Held.IsCounted() {
+		taken = true
 		c.Context().SetBodyStream(&heldBody{Reader: bytes.NewReader(body), answer: answer}, len(body))
 	} else {
 		_ = c.Send(body) // it only fills the response

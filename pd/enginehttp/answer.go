@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"slices"
 )
 
 // MaxAnswer bounds an answer that is read whole, in bytes.
@@ -12,8 +11,8 @@ const MaxAnswer = 64 << 20
 
 var ErrAnswerTooLong = errors.New("the answer is longer than 64 MiB")
 
-// usualAnswer is the memory that any answer may take without being counted, in bytes: it comes in however many long
-// ones do.
+// usualAnswer is the memory that an answer may take without being counted, in bytes: it comes in however many long
+// ones do. One that takes more is counted whole.
 const usualAnswer = 1 << 20
 
 // ReadAnswer reads a whole answer, up to MaxAnswer and to what the budget of held has left. Room is made at once for as
@@ -35,10 +34,12 @@ func ReadAnswer(resp *http.Response, held *HeldAnswer) ([]byte, error) {
 			return answer, nil
 		case err != nil:
 			return answer, err
-		case len(answer) == cap(answer) && !held.grow(min(2*len(answer), MaxAnswer)):
-			return nil, ErrAnswersHeld
 		case len(answer) == cap(answer):
-			answer = slices.Grow(answer, min(len(answer), MaxAnswer))
+			longer := min(2*len(answer), MaxAnswer+1) // in which one that is too long shows
+			if !held.grow(longer) {
+				return nil, ErrAnswersHeld
+			}
+			answer = append(make([]byte, 0, longer), answer...)
 		}
 	}
 }
