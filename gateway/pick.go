@@ -431,12 +431,11 @@ func (s *Server) PickAny(ctx context.Context, method, path string, h Header, sub
 	if !mayAskAny(method, path) {
 		return nil, errNotFound
 	}
-	key, err := s.authenticate(h)
-	if isPreflight(method, h) {
-		key, err = new(access.Key), nil // browsers send none with it
-	}
-	if err != nil {
-		return nil, err
+	key := new(access.Key) // of a browser's preflight, which has none
+	if !isPreflight(method, h) {
+		if key, err = s.authenticate(h); err != nil {
+			return nil, err
+		}
 	}
 	err = s.pd.Binder.AwaitFirstProbes(ctx, waitingAs(key), func() bool {
 		least = s.leastBusy(subset)

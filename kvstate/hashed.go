@@ -13,7 +13,7 @@ type Hashed struct {
 // hashedChains is how many chains are kept of the same tokens: of several forms of blocks, or for several tenants.
 const hashedChains = 2
 
-// HashedBytes is about what Hashed takes in memory for each token.
+// HashedBytes is what Hashed takes in memory for each token at most.
 const HashedBytes = hashedChains * 8 / stripeTokens
 
 // hashedChain is the hashes of the first blocks, and what they were made with.
@@ -39,7 +39,9 @@ func (k *Hashed) chain(p *Prompt, seed *Seed, form blockForm) []Hash {
 	made := k.find(&with)
 	if len(made) < blocks {
 		made = p.appendChain(make([]Hash, 0, blocks), seed, form)
-		k.keep(&with, made)
+		if form.blockTokens >= stripeTokens { // else they take more memory than the tokens
+			k.keep(&with, made)
+		}
 	}
 	return made[:blocks:blocks]
 }
@@ -62,6 +64,9 @@ func (k *Hashed) keep(with *chainKey, hashes []Hash) {
 	last := 0
 	for last < hashedChains-1 && k.all[last].with != *with {
 		last++
+	}
+	if k.all[last].with == *with && len(k.all[last].hashes) > len(hashes) {
+		return // another has made more of them meanwhile
 	}
 	copy(k.all[1:last+1], k.all[:last])
 	k.all[0] = hashedChain{*with, hashes}

@@ -164,8 +164,8 @@ type Chain struct {
 }
 
 // Chains returns the hashes that the match was made with: what another replica with
-// the same Secret needs to make it again, by MatchChains. They are h's own, until it
-// is used again.
+// the same Secret needs to make it again, by MatchChains. They are not to be changed, and
+// are h's until it is used again.
 func (h *Hits) Chains() []Chain {
 	all := make([]Chain, len(h.chains))
 	for i, c := range h.chains {

@@ -14,14 +14,15 @@ import (
 // the streams there within the gap that they may have. Between two of them they go on. The last leg is
 // the client's own request.
 
-// mostUncertain is how many tokens of a prompt need not be certain where it is computed in pieces: the
-// last leg computes them beside what is left for it.
-const mostUncertain = 64
+// mostUncertain is how many tokens of a prompt of so many need not be certain where it is computed in pieces: the
+// last leg computes them beside what is left for it. Of a question on a known document that may be a 32nd
+// (kvstate/tokens, worthAsking), which keeps streams standing for longer than a piece and for less than all of it.
+func mostUncertain(tokens int) int { return max(64, tokens/32) }
 
 // gap is how long a request's prompt may keep the streams of a decode server standing at a time, 0
 // where it is computed there whole: by the objective for gaps if there is one.
 func (ch *Chooser) gap(r *bindRequest, itl time.Duration) time.Duration {
-	if ch.Config.DecodePieces <= 0 || !r.req.Dialect.Split || r.req.Aggregated || r.req.proxied || r.req.PromptTokens-r.certain > mostUncertain {
+	if ch.Config.DecodePieces <= 0 || !r.req.Dialect.Split || r.req.Aggregated || r.req.proxied || r.req.PromptTokens-r.certain > mostUncertain(r.req.PromptTokens) {
 		return 0
 	}
 	if itl > 0 {

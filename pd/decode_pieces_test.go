@@ -186,8 +186,8 @@ func TestGap_OfWhatCanBeCut(t *testing.T) {
 		"off":                   {0, objective, request(func(*bindRequest) {}), 0},
 		"it generates nothing":  {setting, 0, request(func(r *bindRequest) { r.req.Dialect = api.Embeddings }), 0},
 		"it is to run whole":    {setting, 0, request(func(r *bindRequest) { r.req.Aggregated = true }), 0},
-		"its end is not known":  {setting, 0, request(func(r *bindRequest) { r.certain = 1000 - mostUncertain }), setting},
-		"more of it is unknown": {setting, 0, request(func(r *bindRequest) { r.certain = 1000 - mostUncertain - 1 }), 0},
+		"its end is not known":  {setting, 0, request(func(r *bindRequest) { r.certain = 1000 - mostUncertain(1000) }), setting},
+		"more of it is unknown": {setting, 0, request(func(r *bindRequest) { r.certain = 1000 - mostUncertain(1000) - 1 }), 0},
 	} {
 		ch := &Chooser{}
 		ch.Config.DecodePieces = c.setting

@@ -183,8 +183,10 @@ func TestAsk_QuestionsOnAKnownDocumentAreNotAskedFor(t *testing.T) {
 		ask("the first question", true, message{"user", "What is it about?"})
 		ask("the second, which shows where the document ends", true, message{"user", "Who wrote it?"})
 		ask("the third", false, message{"user", "When was that?"})
+		ask("the third once more, as evaluations do", true, message{"user", "When was that?"})
+		ask("and again", false, message{"user", "When was that?"})
 		ask("a long one", true, message{"user", strings.Repeat("And what of this? ", 40)})
-		ask("one that goes on", true, message{"user", "When was that?"}, message{"assistant", "Then."}, message{"user", "Sure?"})
+		ask("one that goes on", true, message{"user", "Since when?"}, message{"assistant", "Then."}, message{"user", "Sure?"})
 	})
 }
 

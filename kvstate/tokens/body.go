@@ -135,7 +135,8 @@ func (p *Prompt) withoutAttribution(system []byte) []byte {
 }
 
 // contextOf is a hash of what prompts of one agent share: API, adapter, tools, other fields
-// that may matter, and the system prompt. Where a text is made text.context is another one.
+// that may matter, and the system prompt. It is for mode tokenizer, which makes no text: one has
+// another of its own.
 func (p *Prompt) contextOf(b *body) uint64 {
 	system := b.system
 	if present(system) {
@@ -207,9 +208,8 @@ func (t *text) addContent(k kind, header string, content []byte) bool {
 	return true
 }
 
-// addMessage adds an element of messages or input, and returns its role and its content. A message with more than
-// these goes in as it is.
-func (t *text) addMessage(message []byte, long jsonscan.Long) (ok bool) {
+// addMessage adds an element of messages or input. A message with more than role and content goes in as it is.
+func (t *text) addMessage(message []byte, long jsonscan.Long) bool {
 	var role, content []byte
 	var fields [96]byte
 	header, more := fields[:0], false

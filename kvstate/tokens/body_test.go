@@ -226,7 +226,7 @@ func TestRead_RefusesWhatHasNoOneText(t *testing.T) {
 func TestParseIDs(t *testing.T) {
 	for list, want := range map[string][]uint32{
 		`[1,2, 3]`: {1, 2, 3}, `[128009]`: {128009}, `[0]`: {0}, "[ 12345678 ,\n\t4294967295, 1234567]": {12345678, 4294967295, 1234567},
-		`[4294967296]`: nil, `[00000000001]`: nil, `[1, ]`: nil, `[1 2]`: nil,
+		`[4294967296]`: nil, `[00000000001]`: nil, `[1, ]`: nil, `[1 2]`: nil, `[",,,,,,,,"]`: nil,
 		`[]`: nil, `[-1]`: nil, `[1.5]`: nil, `["1"]`: nil, `[99999999999999999999]`: nil, `[[1]]`: nil, `null`: nil, `{}`: nil, ``: nil, `[1,2`: nil,
 	} {
 		got, ok := ParseIDs([]byte(list))

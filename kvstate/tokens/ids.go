@@ -9,7 +9,7 @@ import (
 // ParseIDs reads a JSON list of token ids, which was checked: false where it has none, or has others. Those of a long
 // prompt are hundreds of kilobytes, so the digits of an id are read together, eight bytes at a time.
 func ParseIDs(raw []byte) (ids []uint32, ok bool) {
-	if len(raw) < len("[0]") || raw[0] != '[' || raw[len(raw)-1] != ']' {
+	if len(raw) < len("[0]") || raw[0] != '[' || raw[len(raw)-1] != ']' || bytes.IndexByte(raw, '"') >= 0 { // a text may be all commas
 		return nil, false
 	}
 	ids = make([]uint32, 0, 1+bytes.Count(raw, []byte{','}))

@@ -12,7 +12,7 @@ type known struct {
 	ids  []uint32
 	by   Method
 
-	hashed kvstate.Hashed // beside ids
+	hashed *kvstate.Hashed // beside ids, and apart from what the memory may forget while a request goes on
 
 	proofs []proof // in order of cells
 
@@ -32,7 +32,7 @@ type proof struct {
 
 // newKnown copies the text. The ids nobody changes any more.
 func newKnown(t *text, ids []uint32, by Method) *known {
-	return &known{text: t.clone(), ids: ids, by: by}
+	return &known{text: t.clone(), ids: ids, by: by, hashed: new(kvstate.Hashed)}
 }
 
 // maxProofs bounds the proofs of one prompt. A long conversation has one for each turn,

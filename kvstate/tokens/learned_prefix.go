@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+
+	"github.com/tandem-gateway/tandem/kvstate"
 )
 
 // A learned prefix is a known prompt in compact form, or a rule: what one replica learned and
@@ -194,7 +196,7 @@ func (d *decoder) count(size int) int { return d.number(len(d.rest) / size) }
 
 // known reads a prompt and checks that its parts fit each other.
 func (d *decoder) known() *known {
-	k := &known{by: ByPrefill}
+	k := &known{by: ByPrefill, hashed: new(kvstate.Hashed)}
 	k.root, k.family, k.sum = d.uint64(), d.uint64(), d.uint64()
 	k.open = d.byte() != 0
 	k.size = d.number(math.MaxInt32)

@@ -36,6 +36,7 @@ type memory struct {
 	bytes  int64
 	count  int
 	asks   uint64
+	once   [4096]uint64 // sums of texts that were not asked for, each in a place of its own
 }
 
 // size is how much is known: prompts, and bytes of memory.
@@ -66,9 +67,22 @@ func (c *claim) unknownBytes(t *text) int { return t.size - int(c.cell)*cellByte
 // on behind it. An ask is about the whole prompt, however little of it is news: of 220 KB of text an engine makes
 // tokens for some 60 ms, on the CPU that serves its other requests. So it is not worth it for a small part of a first
 // turn: of a hundred questions on one document few are gone on with, and the second turn of those has but that part
-// to compute again where it is sent elsewhere. A prompt with an answer in it is of a conversation that does go on.
-func (c *claim) isWorthAsking(t *text) bool {
-	return !c.complete && (t.hasAnswer() || c.unknownBytes(t)*worthAsking > t.size)
+// to compute again where it is sent elsewhere. A prompt with an answer in it is of a conversation that does go on, and one
+// that comes again is worth to be known to its end.
+func (c *claim) isWorthAsking(t *text, again bool) bool {
+	return t.hasAnswer() || again || (len(t.prints)-int(c.cell))*worthAsking > len(t.prints)
+}
+
+// seenBefore notes a text, and reports whether it was noted lately: a prompt that is sent twice may be sent many times.
+func (m *memory) seenBefore(t *text) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := &m.once[t.sum%uint64(len(m.once))]
+	if *at == t.sum {
+		return true
+	}
+	*at = t.sum
+	return false
 }
 
 // recall says what is known of a prompt.

@@ -126,7 +126,7 @@ func (s *Source) remembered(p *Prompt) (Tokens, bool) {
 	known := c.tokens()
 	known.setText(t)
 	reported := p.API != Messages // its answers have no ids at all
-	known.Teaches = c.isWorthAsking(t) && !t.partial && reported
+	known.Teaches = !c.complete && !t.partial && reported && c.isWorthAsking(t, s.memory.seenBefore(t))
 	if len(c.ids) > 0 {
 		return known, true
 	}
@@ -145,7 +145,7 @@ func (s *Source) remembered(p *Prompt) (Tokens, bool) {
 func (c claim) tokens() Tokens {
 	t := Tokens{IDs: c.ids, Certain: c.certain, Complete: c.complete}
 	if c.by != nil {
-		t.By, t.Hashed = c.by.by, &c.by.hashed
+		t.By, t.Hashed = c.by.by, c.by.hashed
 	}
 	return t
 }

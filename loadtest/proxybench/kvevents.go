@@ -105,7 +105,7 @@ func (c *kvCache) publish(ctx context.Context, address string) (err error) {
 		return fmt.Errorf("publish KV events: %w", err)
 	}
 	defer func() { err = errors.Join(err, socket.Close()) }()
-	if err := errors.Join(socket.SetLinger(0), socket.SetSndhwm(100_000), socket.Bind(address)); err != nil {
+	if err := errors.Join(socket.SetLinger(0), socket.SetXpubVerbose(1), socket.SetSndhwm(100_000), socket.Bind(address)); err != nil {
 		return fmt.Errorf("publish KV events at %s: %w", address, err)
 	}
 	ticks := time.NewTicker(step)
