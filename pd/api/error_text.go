@@ -95,11 +95,14 @@ func anthropicMessage(e ErrorText) string {
 }
 
 // contextLengthWords are how engines, and pd.ContextLengthError, say that a prompt, or a prompt and its answer, do not fit
-// the model: vLLM's renderers/params.py and what it said before, SGLang's managers/tokenizer_manager.py.
+// the model: vLLM's renderers/params.py and what it said before, SGLang's managers/tokenizer_manager.py, TensorRT-LLM's
+// executor.
 var contextLengthWords = []*regexp.Regexp{
 	regexp.MustCompile(`maximum context length is (?P<longest>\d+) tokens\. However, your (?:request|prompt) has (?P<prompt>\d+)`),
 	regexp.MustCompile(`maximum context length is (?P<longest>\d+) tokens\. However, you requested (?P<output>\d+) output tokens and your prompt contains (?:at least )?(?P<prompt>\d+) input tokens`),
 	regexp.MustCompile(`maximum context length is (?P<longest>\d+) tokens\. However, you requested \d+ tokens \((?P<prompt>\d+) in the (?:messages|prompt), (?P<output>\d+) in the completion\)`),
+	regexp.MustCompile(`maximum context length is (?P<longest>\d+) tokens\. However, you requested (?P<prompt>\d+) tokens in the messages`),
+	regexp.MustCompile(`sum of prompt length \((?P<prompt>\d+)(?:\.\d+)?\), query length \(\d+(?:\.\d+)?\) should not exceed max_num_tokens \((?P<longest>\d+)\)`),
 	regexp.MustCompile(`is too large: (?P<output>\d+)\. This model's maximum context length is (?P<longest>\d+) tokens and your request has (?P<prompt>\d+) input tokens`),
 	regexp.MustCompile(`The input \((?P<prompt>\d+) tokens\) is longer than the model's context length \((?P<longest>\d+) tokens\)`),
 	regexp.MustCompile(`maximum context length of (?P<longest>\d+) tokens\. You requested a total of \d+ tokens: (?P<prompt>\d+) tokens from the input messages and (?P<output>\d+) tokens for the completion`),
