@@ -204,10 +204,11 @@ func priority(arrived time.Time, prefill time.Duration) int64 {
 // setPriority writes the key into the request, for both legs. Clients' own never come here.
 func (st *requestState) setPriority(b *binding) {
 	key := connector.Priority(b.decode.Server(), st.req.Dialect, priority(st.bind.arrived, b.chosen.Terms.Prefill))
-	if key == nil {
-		return
-	}
 	ranked := *st.req
-	ranked.Body = st.req.Body.With(api.Set("priority", key))
+	if key == nil { // that of an attempt on another engine may be there
+		ranked.Body = st.req.Body.With(api.Remove("priority"))
+	} else {
+		ranked.Body = st.req.Body.With(api.Set("priority", key))
+	}
 	st.req = &ranked
 }

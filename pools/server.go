@@ -85,8 +85,10 @@ func (s *Server) Tokens(now time.Time) (waiting, running float64) {
 }
 
 // needs reports whether a request cannot do without the leg on such servers:
-// decode always, prefill where decode never computes a prompt (SGLang).
-func (s *Server) needs(leg Role) bool { return leg == Decode || s.Connector() == "sglang" }
+// decode always, prefill where decode never computes a prompt (SGLang, behind llm-d's sidecar too).
+func (s *Server) needs(leg Role) bool {
+	return leg == Decode || s.Connector() == "sglang" || s.Connector() == "llmd-sidecar" && s.Identity().Connector == "sglang"
+}
 
 // ServesAlone reports whether the server, where it decodes, also serves requests whole.
 func (s *Server) ServesAlone() bool { return !s.needs(Prefill) }

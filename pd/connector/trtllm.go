@@ -103,6 +103,9 @@ func trtllmGeneration(t *Transfer, answer api.Answer) decodeLeg {
 // fields, null where one is not there (tensorrt_llm/serve/disagg_auth.py, main since #16002 of July 2026).
 func (t *Transfer) signature(params gjson.Result) string {
 	endpoint, state := params.Get("ctx_info_endpoint"), params.Get("encoded_opaque_state")
+	if endpoint.IsArray() {
+		endpoint = endpoint.Get("0") // as it signs a list
+	}
 	if t.HandoffKey == "" || endpoint.Type != gjson.String && state.Type != gjson.String {
 		return ""
 	}

@@ -50,10 +50,11 @@ func TestTRTLLM_SignsWhatCouldReachOtherHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for params, want := range map[string]string{
-		`"ctx_info_endpoint":"tcp://10.0.0.1:5000","encoded_opaque_state":"b3BhcXVl+/="`: "sha256=687a3376e25cc77a6bb9c64ec0471cd120ad1465056c4459e55bd96a6e2dfddc",
-		`"ctx_info_endpoint":null,"encoded_opaque_state":"b3BhcXVl+\/="`:                 "sha256=398bddca6820d1c9ffe63d6251c58729a8c40408e69be0c6757a3571bbf74f6a",
-		`"encoded_opaque_state":"b3BhcXVl+/="`:                                           "sha256=398bddca6820d1c9ffe63d6251c58729a8c40408e69be0c6757a3571bbf74f6a",
-		`"ctx_info_endpoint":null`:                                                       "",
+		`"ctx_info_endpoint":"tcp://10.0.0.1:5000","encoded_opaque_state":"b3BhcXVl+/="`:                         "sha256=687a3376e25cc77a6bb9c64ec0471cd120ad1465056c4459e55bd96a6e2dfddc",
+		`"ctx_info_endpoint":null,"encoded_opaque_state":"b3BhcXVl+\/="`:                                         "sha256=398bddca6820d1c9ffe63d6251c58729a8c40408e69be0c6757a3571bbf74f6a",
+		`"encoded_opaque_state":"b3BhcXVl+/="`:                                                                   "sha256=398bddca6820d1c9ffe63d6251c58729a8c40408e69be0c6757a3571bbf74f6a",
+		`"ctx_info_endpoint":["tcp://10.0.0.1:5000","tcp://10.0.0.2:5000"],"encoded_opaque_state":"b3BhcXVl+/="`: "sha256=687a3376e25cc77a6bb9c64ec0471cd120ad1465056c4459e55bd96a6e2dfddc",
+		`"ctx_info_endpoint":null`: "",
 	} {
 		answer := answered(t, api.Chat, `{"choices":[{"disaggregated_params":{`+params+`,"ctx_request_id":7}}]}`)
 		for key, want := range map[string]string{"secret": want, "": ""} {
