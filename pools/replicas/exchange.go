@@ -42,9 +42,11 @@ const (
 	setExpiry  = time.Minute           // of the set of ids; each start strikes out those that are gone
 	// workBytes is how many bytes a second changes may take all replicas together to read:
 	// the larger a message and the more replicas read it, the longer changes are gathered.
-	workBytes    = 2 << 20
-	foreignAfter = time.Minute // that a replica works on unknown servers alone, until that is warned of
-	maxForeign   = 256         // replicas of which that is known
+	workBytes = 2 << 20
+	// foreignAfter is how long a replica works on unknown servers alone until that is warned of: of a file that is mounted
+	// gateways see a change up to two minutes apart.
+	foreignAfter = 5 * time.Minute
+	maxForeign   = 256 // replicas of which that is known
 	// workDrift is by how much a queue may differ from what the others believe without a report.
 	workDrift = 10 * time.Millisecond
 )
@@ -71,8 +73,8 @@ type Exchange struct {
 
 	mu      sync.Mutex // guards the rest
 	others  map[string]replicaWork
-	foreign map[string]time.Time // since when replicas have worked on no server that is known here; zero: that is logged
-	changed chan struct{}        // closed and made anew at each message
+	foreign map[string]foreignWork // of replicas that work on no server that is known here
+	changed chan struct{}          // closed and made anew at each message
 }
 
 // replicaWork is what one other replica reported last.
@@ -114,7 +116,7 @@ type sharedWork struct {
 func NewExchange(fleet *pools.Fleet, client redis.UniversalClient, prefix, id string, log *slog.Logger) *Exchange {
 	r := &Exchange{
 		id: id, prefix: prefix, client: client, fleet: fleet, log: log,
-		others: make(map[string]replicaWork), foreign: make(map[string]time.Time), changed: make(chan struct{}),
+		others: make(map[string]replicaWork), foreign: make(map[string]foreignWork), changed: make(chan struct{}),
 	}
 	fleet.SetReplicaWork(r)
 	return r

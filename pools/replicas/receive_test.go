@@ -325,24 +325,20 @@ func TestReplicas_OfAnotherFleetAreWarnedOf(t *testing.T) {
 		}
 		r.take(m.encode(nil), now)
 	}
-	start := time.Now()
-	for second := range 200 {
+	start, after := time.Now(), int(foreignAfter/time.Second)
+	for second := range 3 * after {
 		now := start.Add(time.Duration(second) * time.Second)
 		report("other", now, "10.9.9.9:8000")
 		report("partly", now, "10.9.9.9:8000", own.ID())
-		report("early", now, "10.9.9.8:8000")
-		if second == 50 {
+		if report("early", now, "10.9.9.8:8000"); second%(after-10) == 0 {
 			report("early", now, own.ID()) // which it has found at last
 			report("early", now)
 		}
-		if second == 59 && text.Len() > 0 {
-			t.Errorf("before a minute: %s", text.String())
+		if second%after < 10 {
+			report("idle", now, "10.9.9.8:8000") // and then for minutes on none at all
 		}
-		if second == 100 {
-			report("early", now, own.ID())
-		}
-		if second >= 150 {
-			report("early", now, own.ID())
+		if second == after-1 && text.Len() > 0 {
+			t.Errorf("before its time: %s", text.String())
 		}
 	}
 	if got := text.String(); strings.Count(got, "redis-prefix") != 1 || !strings.Contains(got, "replica=other server=10.9.9.9:8000") {
