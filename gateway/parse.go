@@ -67,7 +67,7 @@ func parse(d *api.Dialect, raw []byte) (*pd.Request, error) {
 func readNumbers(req *pd.Request) error {
 	req.Body = req.Body.Rewrite(func(key string, v api.Value) api.Value {
 		switch key {
-		case "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "n", "best_of", "top_logprobs":
+		case "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "min_completion_tokens", "n", "best_of", "logprobs", "top_logprobs", "top_k":
 			return v.InDigits()
 		}
 		return v

@@ -20,7 +20,9 @@ const (
 	// tablePairs is how many pairs that is for: 256 servers of each role, whose table takes a millisecond and a
 	// megabyte. A larger one is believed longer in proportion, so that it is not most of what a gateway does.
 	tablePairs = 1 << 16
-	maxTables  = 16 // of different fleets: one for each model that is asked for
+	// longestLife bounds that: what a link is blamed for by its transfers is not seen before.
+	longestLife = time.Second
+	maxTables   = 16 // of different fleets: one for each model that is asked for
 )
 
 // Table returns what is believed of the links of some servers, or was lately. Callers
@@ -53,7 +55,7 @@ func (l *Links) Table(prefill, decode []Candidate, now time.Time) *order.LinkTab
 // isBelieved reports whether the table is not too old.
 func (t *linkTable) isBelieved(now time.Time) bool {
 	pairs := len(t.prefill) * len(t.decode)
-	return now.Sub(t.filled) < tableLife*time.Duration(max(pairs, tablePairs))/tablePairs
+	return now.Sub(t.filled) < min(tableLife*time.Duration(max(pairs, tablePairs))/tablePairs, longestLife)
 }
 
 func (t *linkTable) isOf(prefill, decode []Candidate) bool {

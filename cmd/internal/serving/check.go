@@ -107,6 +107,9 @@ func checkFiles(cfg config, out io.Writer) (*access.Keys, error) {
 	if _, err := secretfile.Read("kv-secret-file", cfg.kv.secretFile); err != nil {
 		return nil, err
 	}
+	if _, err := secretfile.ReadFilled("trtllm-key-file", cfg.engines.trtllmKey); err != nil {
+		return nil, err
+	}
 	return keys, nil
 }
 

@@ -44,7 +44,7 @@ func wrongScheme(ctx context.Context, server string, patience time.Duration) str
 		return ""
 	}
 	_ = resp.Body.Close()
-	if resp.StatusCode == http.StatusBadRequest {
+	if resp.StatusCode == http.StatusBadRequest || resp.StatusCode/100 == 3 || resp.StatusCode == http.StatusUpgradeRequired {
 		return "" // as servers answer that do speak TLS
 	}
 	return "it speaks plain text: write http:// in front"
