@@ -47,9 +47,10 @@ type Orchestrator struct {
 	Log           *slog.Logger
 	HandoffKey    string // by which hand-offs of TensorRT-LLM are signed; "": they are not
 
-	engines connector.EngineIDs
-	pulls   sharedPulls
-	legs    sync.WaitGroup // what may end after its request: prefill legs beside a decode, looks at servers that may be dead
+	engines     connector.EngineIDs
+	pulls       sharedPulls
+	differences differences
+	legs        sync.WaitGroup // what may end after its request: prefill legs beside a decode, looks at servers that may be dead
 }
 
 // Wait returns when no leg is under way any more. It is for after the last Run.
