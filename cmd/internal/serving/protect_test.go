@@ -41,7 +41,8 @@ func TestProtect_NewPromptsWhereMuchIsLost(t *testing.T) {
 				ask(1000)
 				return c.metric("tandem_kv_index_blocks", `tier="gpu"`) > 0
 			})
-			for range 4 { // a share is told of a hundred prompts
+			// A share is told of a hundred prompts whose tokens are known: on a busy machine some come too late.
+			for round := 0; round < 4 || round < 12 && c.metric("tandem_kv_lost_share") == 0; round++ {
 				for seed := range uint64(28) {
 					ask(seed)
 				}
