@@ -23,7 +23,15 @@ func TestPolicy_EnginesServeByTheKeyTheyAreSent(t *testing.T) {
 	for _, connector := range []string{engine.ConnectorNIXL, engine.ConnectorTRTLLM} {
 		t.Run(connector, func(t *testing.T) {
 			c := newCluster(t, shape{prefill: 1, decode: 1, engine: scheduler(connector), config: byKey})
-			c.servesShortFirst(c.prefill[0])
+			c.sendShorterAndShorter(c.prefill[0])
+			eventually(t, "all are in decode", func() bool { return len(requests(c.decode, "/v1/chat/completions")) == 3 })
+			var sizes []int // decode's own order is another one
+			for _, r := range requests(c.decode, "/v1/chat/completions") {
+				sizes = append(sizes, r.BodyBytes)
+			}
+			if !(sizes[1] < sizes[2] && sizes[2] < sizes[0]) {
+				t.Errorf("prompts of %v bytes were prefilled in this order", sizes)
+			}
 		})
 	}
 	t.Run("sglang alone", func(t *testing.T) {
@@ -33,18 +41,21 @@ func TestPolicy_EnginesServeByTheKeyTheyAreSent(t *testing.T) {
 			cfg.servers[2].add(serverEntry{URL: whole.URL()})
 		}})
 		eventually(t, "it is up", func() bool { return c.metric("tandem_server_up") == 1 })
-		c.servesShortFirst(whole)
+		answered := c.sendShorterAndShorter(whole)
+		if order := [3]int{<-answered, <-answered, <-answered}; order != [3]int{60, 8, 24} {
+			t.Errorf("prompts of %v thousand words were answered in this order", order)
+		}
 	})
 }
 
-// servesShortFirst fails the test unless of three prompts, each shorter than the one before it, the first is answered
-// first, since it is at work when the others come to the server that computes them, and the last next.
-func (c *cluster) servesShortFirst(computes *engine.Engine) {
+// sendShorterAndShorter sends three prompts of so many thousand words, each shorter than the one before it, and returns in
+// which order they are answered. The first is at work when the others come to the server that computes them.
+func (c *cluster) sendShorterAndShorter(computes *engine.Engine) <-chan int {
 	c.t.Helper()
 	answered := make(chan int, 3)
 	for i, thousands := range []int{60, 24, 8} {
 		conn := c.dialRequest(promptOf(thousands, `,"priority":-5`))
-		defer func() { _ = conn.Close() }()
+		c.t.Cleanup(func() { _ = conn.Close() })
 		go func() {
 			if status, _ := bufio.NewReader(conn).ReadString('\n'); strings.Contains(status, " 200 ") {
 				answered <- thousands
@@ -56,9 +67,7 @@ func (c *cluster) servesShortFirst(computes *engine.Engine) {
 			return len(requests([]*engine.Engine{computes}, "/v1/chat/completions")) == i+1 && computes.State().KVBlocksUsed > 0
 		})
 	}
-	if order := [3]int{<-answered, <-answered, <-answered}; order != [3]int{60, 8, 24} {
-		c.t.Errorf("prompts of %v thousand words were answered in this order", order)
-	}
+	return answered
 }
 
 func TestPolicy_EachServes(t *testing.T) {
