@@ -91,7 +91,7 @@ func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 	var f *flight
 	var why Reason
 	waits := a.waitsFor(t, &c)
-	if waits || !c.complete && c.isWorthAsking(t, a.memory.seenBefore(t)) {
+	if waits || a.memory.isWorthAsking(t, &c) {
 		f, why = a.start(p, t)
 	}
 	if f != nil && waits {

@@ -69,8 +69,8 @@ func (c *claim) unknownBytes(t *text) int { return t.size - int(c.cell)*cellByte
 // turn: of a hundred questions on one document few are gone on with, and the second turn of those has but that part
 // to compute again where it is sent elsewhere. A prompt with an answer in it is of a conversation that does go on, and one
 // that comes again is worth to be known to its end.
-func (c *claim) isWorthAsking(t *text, again bool) bool {
-	return t.hasAnswer() || again || (len(t.prints)-int(c.cell))*worthAsking > len(t.prints)
+func (m *memory) isWorthAsking(t *text, c *claim) bool {
+	return !c.complete && (t.hasAnswer() || (len(t.prints)-int(c.cell))*worthAsking > len(t.prints) || m.seenBefore(t))
 }
 
 // seenBefore notes a text, and reports whether it was noted lately: a prompt that is sent twice may be sent many times.

@@ -126,7 +126,7 @@ func (s *Source) remembered(p *Prompt) (Tokens, bool) {
 	known := c.tokens()
 	known.setText(t)
 	reported := p.API != Messages // its answers have no ids at all
-	known.Teaches = !c.complete && !t.partial && reported && c.isWorthAsking(t, s.memory.seenBefore(t))
+	known.Teaches = !t.partial && reported && s.memory.isWorthAsking(t, &c)
 	if len(c.ids) > 0 {
 		return known, true
 	}
