@@ -75,7 +75,7 @@ var byName = map[string]*Connector{
 // Of returns the connector of a server.
 func Of(s *pools.Server) *Connector {
 	c := byName[s.Connector()]
-	if c == sidecar && s.Identity().Connector == "sglang" {
+	if c == sidecar && !s.ServesAlone() { // SGLang
 		return sidecarOfSGLang
 	}
 	return c
