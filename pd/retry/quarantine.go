@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,8 +24,11 @@ const (
 // or by one command, the same body that many send is on several, and is not what they died of. What does kill servers
 // kills another one when it is tried again.
 type Quarantine struct {
-	mu       sync.Mutex // guards suspects
+	suspected atomic.Bool // there are suspects: each request asks three times
+
+	mu       sync.Mutex // guards what follows
 	suspects map[uint64]*suspect
+	last     time.Time // the last death
 }
 
 // Fingerprinter is a request that can be told apart from others without its text. It is asked
@@ -59,7 +63,8 @@ func (q *Quarantine) RecordDeath(fingerprint uint64, how Death, now time.Time) b
 		s = &suspect{}
 		q.suspects[fingerprint] = s
 	}
-	s.last = now
+	s.last, q.last = now, now
+	q.suspected.Store(true)
 	if (len(s.deaths) == 0 || how.Sent.After(s.struck)) && !slices.ContainsFunc(s.deaths, func(d Death) bool { return d.Server == how.Server }) {
 		s.deaths, s.struck = append(s.deaths, how), now
 	}
@@ -70,7 +75,7 @@ func (q *Quarantine) RecordDeath(fingerprint uint64, how Death, now time.Time) b
 // died of, however many requests of the same body were on them. Those that died while they loaded a hand-off of it may
 // have died of that, unless this one loaded one too.
 func (q *Quarantine) Acquit(r Fingerprinter, handedOver bool) {
-	if q.isEmpty() {
+	if !q.suspected.Load() {
 		return
 	}
 	fingerprint := r.Fingerprint()
@@ -83,6 +88,7 @@ func (q *Quarantine) Acquit(r Fingerprinter, handedOver bool) {
 	s.deaths = slices.DeleteFunc(s.deaths, func(d Death) bool { return handedOver || !d.Handoff })
 	if len(s.deaths) == 0 {
 		delete(q.suspects, fingerprint)
+		q.suspected.Store(len(q.suspects) > 0)
 	}
 }
 
@@ -100,7 +106,7 @@ func (q *Quarantine) DiedOfHandoff(r Fingerprinter, now time.Time) bool {
 // deathsOf are the deaths that a request is suspected of. The fingerprint is not made under the
 // lock.
 func (q *Quarantine) deathsOf(r Fingerprinter, now time.Time) []Death {
-	if q.isEmpty() {
+	if !q.suspected.Load() || q.acquitAll(now) {
 		return nil
 	}
 	fingerprint := r.Fingerprint()
@@ -113,10 +119,16 @@ func (q *Quarantine) deathsOf(r Fingerprinter, now time.Time) []Death {
 	return slices.Clone(s.deaths)
 }
 
-func (q *Quarantine) isEmpty() bool {
+// acquitAll forgets the suspects once the time of all is over, and reports whether it is: requests would be
+// fingerprinted for ever after one death.
+func (q *Quarantine) acquitAll(now time.Time) (over bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.suspects) == 0
+	if over = now.Sub(q.last) > quarantineTime; over {
+		clear(q.suspects)
+		q.suspected.Store(false)
+	}
+	return over
 }
 
 // makeRoomLocked forgets those whose time is over, and the oldest if that is not

@@ -241,3 +241,28 @@ func TestBudgetAndQuarantine_ManyAtOnce(t *testing.T) {
 		t.Errorf("%d retries taken, %d suspects, want %d of each", taken.Load(), len(q.List(testTime)), each)
 	}
 }
+
+// counted is a request of which is counted how often its text was hashed.
+type counted struct{ hashed int }
+
+func (c *counted) Fingerprint() uint64 {
+	c.hashed++
+	return 7
+}
+
+// Requests are hashed while one is suspected, and no more once the time of the last death is over, though no other
+// server dies.
+func TestQuarantine_HashesNothingOnceItsTimeIsOver(t *testing.T) {
+	q, at, r := NewQuarantine(), testTime, new(counted)
+	q.RecordDeath(1, Death{Server: "a"}, at)
+	for _, x := range []struct {
+		after  time.Duration
+		hashed int
+	}{{0, 1}, {quarantineTime, 1}, {quarantineTime + 1, 0}, {0, 0}} {
+		r.hashed = 0
+		q.IsQuarantined(r, at.Add(x.after))
+		if r.hashed != x.hashed {
+			t.Errorf("after %v: hashed %d times, want %d", x.after, r.hashed, x.hashed)
+		}
+	}
+}
