@@ -72,8 +72,8 @@ func (sn *Snapshotter) retakeSnapshot(v *snapshot, model, base string, now time.
 	pulls := func(at serverFacts) bool { return at.pulls }
 	v.pulls = slices.ContainsFunc(v.prefillFacts, pulls) || slices.ContainsFunc(v.decodeFacts, pulls)
 	tokenBytes := kvBytesPerToken(v.prefill, v.decode)
-	v.candidates.Prefill = sn.candidates(v.candidates.Prefill, v.prefill, prefill, tokenBytes, now)
-	v.candidates.Decode = sn.candidates(v.candidates.Decode, v.decode, decode, tokenBytes, now)
+	v.candidates.Prefill = sn.candidates(v.candidates.Prefill, v.prefill, prefill, &twins{}, tokenBytes, now)
+	v.candidates.Decode = sn.candidates(v.candidates.Decode, v.decode, decode, &twins{v.prefill, v.candidates.Prefill}, tokenBytes, now)
 	cost.JudgeByPeers(&v.candidates)
 	sn.protect(v)
 	sn.setShares(v)
@@ -107,18 +107,43 @@ func kvBytesPerToken(prefill, decode []*pools.Server) float64 {
 }
 
 // candidates appends what is known of servers, of which only the usable may be chosen; they
-// are in the same order.
-func (sn *Snapshotter) candidates(to []cost.Candidate, servers, usable []*pools.Server, tokenBytes float64, now time.Time) []cost.Candidate {
+// are in the same order. Those that have twins are not looked at again.
+func (sn *Snapshotter) candidates(to []cost.Candidate, servers, usable []*pools.Server, looked *twins, tokenBytes float64, now time.Time) []cost.Candidate {
 	to = slices.Grow(to, len(servers))[:len(servers)]
 	for i, s := range servers {
 		c := &to[i]
-		setCandidate(c, s, now)
+		if twin := looked.of(s); twin != nil {
+			*c = *twin
+		} else {
+			setCandidate(c, s, now)
+		}
 		c.KVBytesPerToken = tokenBytes
 		if c.Excluded = len(usable) == 0 || usable[0] != s; !c.Excluded {
 			usable = usable[1:]
 		}
 	}
 	return to
+}
+
+// twins is the prefill servers of a look, among which are those of the decode servers that do both, in the same order:
+// what is known of a server is the same for both roles.
+type twins struct {
+	servers    []*pools.Server
+	candidates []cost.Candidate
+}
+
+// of is what the look found of a server as a prefill server, nil if it is none. Servers are asked for in their order.
+func (t *twins) of(s *pools.Server) *cost.Candidate {
+	if s.Role != pools.Both {
+		return nil
+	}
+	at := slices.Index(t.servers, s)
+	if at < 0 {
+		return nil
+	}
+	twin := &t.candidates[at]
+	t.servers, t.candidates = t.servers[at+1:], t.candidates[at+1:]
+	return twin
 }
 
 // applyRequest turns the snapshot to a request: what servers hold of its prompt now, and how
