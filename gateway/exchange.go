@@ -43,8 +43,7 @@ type exchange struct {
 	conn    *clientConn     // nil: a proxy asks
 	sent    *fields         // nil likewise, and once the handler has ended
 	ctx     context.Context // ends when the client leaves or the exchange is over
-	cancel  context.CancelFunc
-	legs    http1.Interrupt // what ctx is
+	life    http1.Interrupt // what ctx is
 	span    trace.Span
 
 	stopClientWatch func() bool // reports whether the client has left
@@ -95,7 +94,7 @@ func (s *Server) handle(c *fiber.Ctx, d *api.Dialect) error {
 // sent one. The client's baggage and sampling flag are not taken over.
 func (s *Server) begin(c *fiber.Ctx, d *api.Dialect) *exchange {
 	sent := fieldsOf(&c.Context().Request.Header)
-	x := s.beginExchange(s.life, sent, d)
+	x := s.beginExchange(&s.life, sent, d)
 	x.sent, x.conn = sent, c.Context().Conn().(*clientConn)
 	return x
 }
@@ -111,16 +110,13 @@ func (s *Server) beginExchange(ctx context.Context, h header, d *api.Dialect) *e
 		ctx = propagation.TraceContext{}.Extract(ctx, carrier)
 	}
 	ctx, x.span = spans.StartRequest(ctx, s.tracer, x.id, d)
-	x.legs.Context, x.cancel = context.WithCancel(ctx)
-	x.ctx = &x.legs
+	x.life.Begin(ctx)
+	x.ctx = &x.life
 	return x
 }
 
 // clientLeft ends all that is done for the client.
-func (x *exchange) clientLeft() {
-	x.cancel()
-	x.legs.End()
-}
+func (x *exchange) clientLeft() { x.life.End(nil) }
 
 const requestIDHeader = "X-Request-Id"
 
@@ -431,7 +427,7 @@ func (x *exchange) explain(err error) failure {
 // must be the last that the exchange does.
 func (x *exchange) finish(outcome string, status int) (clientGone bool) {
 	clientGone = x.stopClientWatch()
-	x.cancel()
+	x.life.End(nil)
 	x.observeEnd(outcome, status)
 	took := time.Since(x.start)
 	x.server.requests.add(time.Now())

@@ -74,7 +74,7 @@ func (s *Server) models(c *fiber.Ctx) error {
 		return s.replyError(c, "models", err)
 	}
 	var all []pools.Model
-	err = s.pd.Binder.AwaitFirstProbes(s.life, waitingAs(key), func() bool {
+	err = s.pd.Binder.AwaitFirstProbes(&s.life, waitingAs(key), func() bool {
 		all = s.catalog()
 		return len(all) > 0
 	})
@@ -127,7 +127,7 @@ func (s *Server) model(c *fiber.Ctx) error {
 	}
 	var m pools.Model
 	served := false
-	err = s.pd.Binder.AwaitFirstProbes(s.life, waitingAs(key), func() bool {
+	err = s.pd.Binder.AwaitFirstProbes(&s.life, waitingAs(key), func() bool {
 		m, served = s.modelOf(id)
 		return served
 	})

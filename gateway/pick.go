@@ -69,7 +69,7 @@ func (s *Server) BeginPick(ctx context.Context, method, path string, h Header, s
 		}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.life, func() { cancel(context.Cause(s.life)) })
+	stop := context.AfterFunc(&s.life, func() { cancel(context.Cause(&s.life)) })
 	x := s.beginExchange(ctx, h, shape)
 	x.path = forPicker
 	x.stopClientWatch = func() bool {
@@ -122,7 +122,7 @@ func (s *Server) dialectOf(path string) *api.Dialect {
 }
 
 // Cancel says that the client has left. Any goroutine may call it.
-func (e *PickExchange) Cancel() { e.x.cancel() }
+func (e *PickExchange) Cancel() { e.x.life.End(nil) }
 
 // Cancelled reports whether the client has left, so that there is nobody to answer.
 func (e *PickExchange) Cancelled() bool { return errors.Is(context.Cause(e.x.ctx), context.Canceled) }

@@ -720,7 +720,7 @@ func TestPickExchange_EndsWhileItWaits(t *testing.T) {
 		outcome   string
 	}{
 		"the client leaves": {func(_ *running, e *PickExchange) { e.Cancel() }, true, 499, "client_gone"},
-		"the gateway stops": {func(g *running, _ *PickExchange) { g.server.endLife(errStopping) }, false, 503, "stopped"},
+		"the gateway stops": {func(g *running, _ *PickExchange) { g.server.life.End(errStopping) }, false, 503, "stopped"},
 	} {
 		g := run(t, usual(t), complete().roundTrip, alone(t))
 		e, err := g.beginPick("POST", "/v1/completions", AnswerEdited, "Content-Encoding", "gzip")

@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/enginehttp/http1"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -92,8 +93,7 @@ type Server struct {
 	rules    atomic.Pointer[Rules] // nil: none
 	draining atomic.Bool
 	stopped  atomic.Bool     // Shutdown was called
-	life     context.Context // of all exchanges
-	endLife  context.CancelCauseFunc
+	life     http1.Interrupt // of all exchanges
 }
 
 // New returns a server that is not listening yet.
@@ -103,7 +103,7 @@ func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *S
 		bodies: bodyBudget{most: cfg.MaxArriving}, decoding: make(chan struct{}, runtime.GOMAXPROCS(0)),
 		tenants: tenantLabels{most: cfg.TenantLabels, named: make(map[string]bool)},
 	}
-	s.life, s.endLife = context.WithCancelCause(context.Background())
+	s.life.Begin(context.Background())
 	s.app = fiber.New(fiber.Config{
 		AppName:               "tandem",
 		ServerHeader:          "",
@@ -196,7 +196,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		left := time.Until(deadline)
 		last := time.AfterFunc(left-min(shutdownNotice, left/4), func() {
 			s.log.Warn("the time to drain is over: what is still answered ends with an error")
-			s.endLife(errStopping)
+			s.life.End(errStopping)
 		})
 		defer last.Stop()
 	}

@@ -323,7 +323,7 @@ func TestShutdown_EndsNothingOnceItIsOver(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if err := context.Cause(s.life); err != nil {
+		if err := context.Cause(&s.life); err != nil {
 			t.Errorf("a minute later: %v", err)
 		}
 	})

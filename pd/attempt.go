@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
+	"github.com/tandem-gateway/tandem/pd/enginehttp/http1"
 	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
@@ -190,13 +191,14 @@ func (o *Orchestrator) sendWhole(ctx context.Context, patience time.Duration, le
 
 // sendHeld is sendWhole of an answer that stays counted.
 func (o *Orchestrator) sendHeld(ctx context.Context, patience time.Duration, leg Leg, server *pools.Server, st *requestState, path, id string, part connector.LegRequest, held *enginehttp.HeldAnswer) (*http.Response, []byte, *LegError) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer time.AfterFunc(patience, func() { cancel(errSilent) }).Stop() // no context of its own
+	within := http1.NewInterrupt(ctx)
+	defer within.End(nil)
+	ctx = within
+	defer time.AfterFunc(patience, func() { within.End(errSilent) }).Stop() // no context of its own
 	model, before := st.req.Model, st.bind.tried.servers(leg)
 	defer server.OnDown(func(why pools.DownCause) { // in a prober's goroutine
 		if o.Binder.shouldAbandon(model, leg, server, before, why) {
-			cancel(errServerDown)
+			within.End(errServerDown)
 		}
 	})()
 	resp, err := send(ctx, o.Transport, server, path, id, askLoad(st.req.Header, leg, server), part, st.req.Memory)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/enginehttp/http1"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -34,9 +35,8 @@ func (o bothLegs) run(ctx context.Context, st *requestState, b *binding) *LegErr
 	}
 	b.handoff = t.Handoff()
 
-	prefillCtx, endPrefill := context.WithCancelCause(context.WithoutCancel(ctx))
-	clientLeaves := context.AfterFunc(ctx, func() { endPrefill(context.Cause(ctx)) })
-	decodeCtx, endDecode := context.WithCancelCause(ctx)
+	ofPrefill, ofDecode := http1.NewInterrupt(context.WithoutCancel(ctx)), http1.NewInterrupt(ctx)
+	clientLeaves := context.AfterFunc(ctx, func() { ofPrefill.End(context.Cause(ctx)) })
 	var settled atomic.Bool // decode has answered, or prefill has failed before
 	prefilled := make(chan *LegError, 1)
 	beside := make(chan struct{})
@@ -49,15 +49,15 @@ func (o bothLegs) run(ctx context.Context, st *requestState, b *binding) *LegErr
 				last.Stop()
 			}
 		}()
-		failed := o.prefillAside(prefillCtx, st, b, t)
+		failed := o.prefillAside(ofPrefill, st, b, t)
 		if failed != nil && settled.CompareAndSwap(false, true) {
-			endDecode(causeForPeer(failed))
+			ofDecode.End(causeForPeer(failed))
 		}
-		endPrefill(nil)
+		ofPrefill.End(nil)
 		prefilled <- failed
 	})
 
-	failed := o.decodeLeg(decodeCtx, st, b)
+	failed := o.decodeLeg(ofDecode, st, b)
 	if failed == nil && (settled.CompareAndSwap(false, true) || b.answer.isComplete()) {
 		clientLeaves()
 		select {
@@ -65,7 +65,7 @@ func (o bothLegs) run(ctx context.Context, st *requestState, b *binding) *LegErr
 			return nil
 		default:
 		}
-		last := time.AfterFunc(afterDecode, func() { endPrefill(errSilent) })
+		last := time.AfterFunc(afterDecode, func() { ofPrefill.End(errSilent) })
 		limit.Store(last)
 		select {
 		case <-beside: // and may not have seen the limit
@@ -78,8 +78,8 @@ func (o bothLegs) run(ctx context.Context, st *requestState, b *binding) *LegErr
 		b.answer.leg.Close()
 		b.answer = nil
 	}
-	endPrefill(causeForPeer(failed))
-	endDecode(errPeer)
+	ofPrefill.End(causeForPeer(failed))
+	ofDecode.End(errPeer)
 	b.releaseDecode()
 	o.engines.Forget(t.From.ID())
 	return o.primaryFailure(st, b, <-prefilled, failed)

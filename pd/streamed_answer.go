@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
+	"github.com/tandem-gateway/tandem/pd/enginehttp/http1"
 	"github.com/tandem-gateway/tandem/pd/histogram"
 	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
@@ -43,8 +44,8 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 	o := a.o
 	server := b.decode.Server()
 	start := time.Now()
-	legCtx, cancel := context.WithCancelCause(ctx)
-	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() { cancel(errSilent) })
+	legCtx := http1.NewInterrupt(ctx)
+	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() { legCtx.End(errSilent) })
 	var open atomic.Pointer[legStream] // nil before the first content event
 	model, before := st.req.Model, st.bind.tried.servers(leg)
 	stopWatch := server.OnDown(func(why pools.DownCause) { // in a prober's goroutine, for which st is not made
@@ -52,7 +53,7 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 		// one, whatever it still sends.
 		s := open.Load()
 		if silent := s == nil || server.Group != "" || s.silentFor(2*o.Fleet.ProbeInterval()); silent && o.Binder.shouldAbandon(model, leg, server, before, why) {
-			cancel(errServerDown)
+			legCtx.End(errServerDown)
 		}
 	})
 	answering := false
@@ -60,7 +61,7 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 		if !answering {
 			idle.Stop()
 			stopWatch()
-			cancel(nil)
+			legCtx.End(nil)
 		}
 	}()
 	if st.transcript != nil {
@@ -84,7 +85,7 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 	steps := o.newStepSampler(server, st.req)
 	s := &legStream{
 		dialect: st.req.Dialect, events: api.NewEventReader(resp.Body), body: resp.Body,
-		ctx: legCtx, cancel: cancel, idle: idle, idleLimit: o.Config.IdleTimeout,
+		ctx: legCtx, cancel: legCtx.End, idle: idle, idleLimit: o.Config.IdleTimeout,
 		server: server, side: b.promptSide, mostTokens: o.mostTokens(st), hideUsage: st.req.HideUsage,
 		opensLate: opensWithToken(server),
 		onGap:     steps.observeGap, transcript: st.transcript, ids: b.legIDs, hideIDs: hideIDs, handoff: b.handoff, choices: api.NewEndedChoices(st.req.Answers),

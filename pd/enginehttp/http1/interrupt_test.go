@@ -7,61 +7,182 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
-// cancelled is a context that has ended, of which nobody was told.
-type cancelled struct{ context.Context }
+// pipe is a connection of a client to nobody, which is closed with the test.
+func pipe(t *testing.T) *conn {
+	t.Helper()
+	ours, theirs := net.Pipe()
+	t.Cleanup(func() { _, _ = ours.Close(), theirs.Close() })
+	c := &conn{Conn: ours, socket: ours}
+	c.abortFunc = c.abort
+	return c
+}
 
-func (cancelled) Err() error { return context.Canceled }
+type traced struct{}
 
-// End itself ends the connection of a request whose context has ended, and that connection is not kept. One whose
-// context goes on is left alone, and so is one that was given back.
-func TestInterrupt_EndsWhatIsOver(t *testing.T) {
-	i := &Interrupt{Context: t.Context()}
-	goesOn, cancel := context.WithCancel(context.WithoutCancel(i))
-	defer cancel()
+// End itself ends the connections of requests that are under way with an Interrupt, with one that was begun with it, and
+// with contexts that add values to either. It leaves alone what goes on without it, and what was given back.
+func TestInterrupt_EndsWhatIsUnderWayWithIt(t *testing.T) {
+	i := NewInterrupt(t.Context())
+	within := NewInterrupt(context.WithValue(i, traced{}, 1))
+	goesOn := NewInterrupt(context.WithoutCancel(i))
+	defer goesOn.End(nil)
+	var checks []func()
 	for name, c := range map[string]struct {
 		ctx           context.Context
 		before        bool // it is stopped before End
 		kept, aborted bool
 	}{
-		"over":               {cancelled{i}, false, false, true},
-		"over, given back":   {cancelled{i}, true, true, false},
+		"itself":             {i, false, false, true},
+		"one begun with it":  {within, false, false, true},
+		"with a value":       {context.WithValue(NewInterrupt(within), traced{}, 2), false, false, true},
+		"given back":         {NewInterrupt(i), true, true, false},
 		"it goes on":         {goesOn, false, true, false},
 		"without a deadline": {context.WithoutCancel(i), false, true, false},
 	} {
-		ours, theirs := net.Pipe()
-		conn := &conn{Conn: ours, socket: ours}
-		conn.abortFunc = conn.abort
+		conn := pipe(t)
 		stop, kept := afterCancel(c.ctx, conn), false
 		if c.before {
 			kept = stop()
 		}
-		i.End()
-		if !c.before {
-			kept = stop()
-		}
-		if kept != c.kept || conn.aborted.Load() != c.aborted {
-			t.Errorf("%s: kept %v, aborted %v", name, kept, conn.aborted.Load())
-		}
-		if len(i.legs) > 0 {
-			t.Errorf("%s: %d requests are under way", name, len(i.legs))
-		}
-		_, _ = ours.Close(), theirs.Close()
+		checks = append(checks, func() {
+			if !c.before {
+				kept = stop()
+			}
+			if kept != c.kept || conn.aborted.Load() != c.aborted {
+				t.Errorf("%s: kept %v, aborted %v", name, kept, conn.aborted.Load())
+			}
+		})
+	}
+	i.End(nil)
+	i.End(errLeft)
+	for _, check := range checks {
+		check()
+	}
+	if i.Err() != context.Canceled || within.Err() != context.Canceled || goesOn.Err() != nil { //nolint:errorlint // the very error
+		t.Error("errors:", i.Err(), within.Err(), goesOn.Err())
+	}
+	if NewInterrupt(i).Err() == nil {
+		t.Error("one that is begun later goes on")
 	}
 }
 
-// The error of what End has ended is the context's, wherever the context was made of the Interrupt.
-func TestInterrupt_TheErrorIsTheContexts(t *testing.T) {
+// A second request with the same Interrupt ends with it as well.
+func TestInterrupt_TwoRequestsAtOnce(t *testing.T) {
+	i := NewInterrupt(t.Context())
+	first, second := pipe(t), pipe(t)
+	afterCancel(i, first)
+	stop := afterCancel(i, second)
+	i.End(nil)
+	for deadline := time.Now().Add(10 * time.Second); !second.aborted.Load(); runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatal("it goes on")
+		}
+	}
+	if stop() || !first.aborted.Load() {
+		t.Error("kept", first.aborted.Load())
+	}
+}
+
+// Contexts of the standard library end with an Interrupt and its cause, and it with them and theirs.
+func TestInterrupt_BesideOtherContexts(t *testing.T) {
+	above, leave := context.WithCancelCause(t.Context())
+	i := NewInterrupt(above)
+	below, cancel := context.WithTimeout(context.WithValue(i, traced{}, 1), time.Hour)
+	defer cancel()
+	last := NewInterrupt(below)
+	leave(errLeft)
+	for _, ctx := range []context.Context{i, below, last} {
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Second):
+			t.Fatal("it goes on")
+		}
+		if !errors.Is(context.Cause(ctx), errLeft) {
+			t.Error("cause", context.Cause(ctx))
+		}
+	}
+	if late := NewInterrupt(above); !errors.Is(late.Err(), errLeft) {
+		t.Error("one that is begun behind the end:", late.Err())
+	}
+	called := make(chan struct{})
+	defer context.AfterFunc(i, func() { close(called) })()
+	<-called
+}
+
+// What has ended is known to nobody: neither to an Interrupt that goes on, nor to a context.
+func TestInterrupt_KeepsNoneThatHasEnded(t *testing.T) {
+	above, leave := context.WithCancel(t.Context())
+	defer leave()
+	i := NewInterrupt(above)
+	var three [3]*Interrupt
+	for at := range three {
+		three[at] = NewInterrupt(i)
+	}
+	three[0].End(nil)
+	three[2].End(nil)
+	if len(i.begun) != 1 || i.begun[0] != three[1] || three[1].at != 0 {
+		t.Error("kept:", i.begun)
+	}
+	_, cancel := context.WithCancel(i)
+	cancel()
+	if len(i.after) > 0 {
+		t.Error("a context that has ended is kept")
+	}
+	three[1].End(nil)
+	i.End(nil)
+	if len(i.begun) > 0 || i.unwatch() {
+		t.Error("it is watched still")
+	}
+}
+
+// Any goroutine may begin, end and ask.
+func TestInterrupt_ByManyAtOnce(t *testing.T) {
+	i := NewInterrupt(t.Context())
+	var all sync.WaitGroup
+	var asked atomic.Int32
+	for range 8 {
+		all.Go(func() {
+			for range 1000 {
+				one := NewInterrupt(i)
+				c := &conn{Conn: nil}
+				watched := one.watch(c)
+				_, cancel := context.WithCancel(one)
+				if watched {
+					one.leave()
+				}
+				cancel()
+				one.End(nil)
+				<-one.Done()
+				asked.Add(1)
+			}
+		})
+	}
+	for asked.Load() < 500 {
+		runtime.Gosched()
+	}
+	_ = i.Err()
+	all.Wait()
+	i.End(nil)
+	if len(i.begun)+len(i.after) > 0 {
+		t.Error(len(i.begun), len(i.after))
+	}
+}
+
+// The error of what End has ended is the cause, wherever the context was made of the Interrupt.
+func TestInterrupt_TheErrorIsTheCause(t *testing.T) {
 	e := newEngine(t, func(_ *engine, _ int32, conn *net.TCPConn, in *bufio.Reader) {
 		readAll(in)
 		_, _ = io.WriteString(conn, chunked+"2\r\nab\r\n")
 		_, _ = io.Copy(io.Discard, in)
 	})
-	root, leave := context.WithCancelCause(t.Context())
-	i := &Interrupt{Context: root}
+	i := NewInterrupt(t.Context())
 	ctx, cancel := context.WithCancel(i)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url, nil)
@@ -76,8 +197,7 @@ func TestInterrupt_TheErrorIsTheContexts(t *testing.T) {
 	if _, err := io.ReadFull(resp.Body, make([]byte, 2)); err != nil {
 		t.Fatal(err)
 	}
-	leave(errLeft)
-	i.End()
+	i.End(errLeft)
 	if _, err := resp.Body.Read(make([]byte, 1)); !errors.Is(err, errLeft) {
 		t.Error(err)
 	}
@@ -107,11 +227,11 @@ func TestInterrupt_EndWaitsForNoReader(t *testing.T) {
 	l := lingering{ours, make(chan struct{}), make(chan struct{}), make(chan struct{}, 2)}
 	c := &conn{Conn: l, socket: l}
 	c.abortFunc = c.abort
-	i := &Interrupt{Context: t.Context()}
-	stop := afterCancel(cancelled{i}, c)
+	i := NewInterrupt(t.Context())
+	stop := afterCancel(i, c)
 	ended := make(chan struct{})
 	go func() {
-		i.End()
+		i.End(nil)
 		close(ended)
 	}()
 	select {
@@ -126,6 +246,5 @@ func TestInterrupt_EndWaitsForNoReader(t *testing.T) {
 		t.Error("the connection is kept")
 	}
 	close(l.letGo)
-	c.abort()
 	<-l.closed
 }
