@@ -89,7 +89,7 @@ const (
 	perMedium = 300 // of an image or the like
 	// deepestTurn bounds how often a byte is looked at: messages, parts and the results of
 	// tools in them are no deeper.
-	deepestTurn = 8
+	deepestTurn = 6
 )
 
 // turnTokens is about how many tokens messages have: of them only what templates write.

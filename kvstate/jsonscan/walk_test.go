@@ -278,3 +278,18 @@ func TestCheck_SeesWhatMattersInAListOfNumbersAtEveryPlace(t *testing.T) {
 		t.Error("numbers are not counted as a level of their own")
 	}
 }
+
+// Each bracket costs about as much however deep it stands: of calls as deep a processor foretells no return.
+func BenchmarkCheck_Nested(b *testing.B) {
+	for _, depth := range []int{2, 25, 250} {
+		text := []byte("[" + strings.Repeat(strings.Repeat("[", depth)+strings.Repeat("]", depth)+",", 100_000/depth) + "1]")
+		b.Run(fmt.Sprint(depth), func(b *testing.B) {
+			b.SetBytes(int64(len(text)))
+			for b.Loop() {
+				if err := Check(text); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
