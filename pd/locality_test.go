@@ -95,6 +95,32 @@ func TestLocality_WhatIsComputedIsKnownByTextBeyondTheKnownTokens(t *testing.T) 
 	}
 }
 
+// Once a server has computed a prompt, and its legs are sent, neither what was predicted nor the request keeps the
+// chunks of its text: 6 KB of 200, for as long as its stream goes on. What was computed is not taken back.
+func TestLocality_AnOpenStreamKeepsNoChunksOfItsText(t *testing.T) {
+	prompt := testPrompt(6400)
+	f := newTestFleet(t, 2, prompt)
+	s := f.Fleet.Servers()
+	st := f.arrives(prompt, time.Now())
+	chunks := []tokens.Chunk{1, 2, 3, 4}
+	st.client, st.bind.prefix.text, st.bind.prefix.tokens.Text = st.req, chunks, chunks
+	predicted := f.Binder.Locality.predict(st.bind.prefix, time.Minute, s[0], s[1])
+	predicted.enter()
+	predicted.comeTrue()
+	predicted.takeBack()
+	of, on := st.bind.prefix.saltedModel(), versionOf(s[0])
+	if n := f.Binder.Locality.SentText.Computing(of, on, chunks); n != len(chunks) {
+		t.Errorf("%d chunks are believed to be computed", n)
+	}
+	if predicted.enters != nil || predicted.withdraw != nil || predicted.computed != nil {
+		t.Error("the prediction keeps them")
+	}
+	st.dropText()
+	if p := st.bind.prefix; p.text != nil || p.tokens.Text != nil || len(p.tokens.IDs) == 0 {
+		t.Error("the request keeps them, or not its ids:", p.text, p.tokens.Text, len(p.tokens.IDs))
+	}
+}
+
 // What was received of a server's blocks is not believed of an engine with other weights that
 // took its place.
 func TestLocality_BlocksOfAnEngineThatWasReplacedDoNotCount(t *testing.T) {

@@ -8,7 +8,7 @@ import "sync"
 type prediction struct {
 	mu       sync.Mutex                         // guards all below
 	enters   func() (withdraw, computed func()) // nil: it was entered, or it was taken back before
-	withdraw func()                             // nil: nothing was entered
+	withdraw func()                             // nil: nothing was entered, or it has come true
 	computed func()                             // nil with withdraw
 }
 
@@ -48,4 +48,5 @@ func (p *prediction) comeTrue() {
 	if p.computed != nil {
 		p.computed()
 	}
+	p.withdraw, p.computed = nil, nil // they keep the prompt's text, and a stream may go on for long
 }

@@ -142,6 +142,9 @@ func (st *requestState) dropText() (letGo bool) {
 	}
 	if p := st.bind.prefix; p != nil {
 		p.prompt.Body, p.prompt.Long = nil, nil
+		if len(p.tokens.IDs) > 0 { // by which what is left of a stream that breaks is placed
+			p.text, p.tokens.Text = nil, nil
+		}
 	}
 	st.releaseText()
 	return st.transcript == nil
