@@ -41,7 +41,9 @@ func (o *Orchestrator) prefill(ctx context.Context, st *requestState, b *binding
 		return failed
 	}
 	t := st.transfer(b)
-	t.HandoffKey = o.HandoffKey
+	if o.HandoffKey != nil {
+		t.HandoffKey = o.HandoffKey()
+	}
 	t.First = firstTokens{o}.plan(st, b)
 	answerKV{o}.take(st, b, t)
 	h := t.Handoff()

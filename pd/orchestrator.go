@@ -45,7 +45,7 @@ type Orchestrator struct {
 	Metrics       *Metrics
 	Tracer        trace.Tracer
 	Log           *slog.Logger
-	HandoffKey    string // by which hand-offs of TensorRT-LLM are signed; "": they are not
+	HandoffKey    func() string // by which hand-offs of TensorRT-LLM are signed now; nil or "": they are not
 
 	engines     connector.EngineIDs
 	pulls       sharedPulls

@@ -171,7 +171,7 @@ func TestPicker_TheClientsKeyStaysHere(t *testing.T) {
 	}
 	control := access.New(access.DefaultConfig(), nil)
 	control.Apply(keys)
-	f := newPicker(t, setup{decode: 1, access: control, config: Config{EngineKey: "engines"}})
+	f := newPicker(t, setup{decode: 1, access: control, config: Config{EngineKey: func() string { return "engines" }}})
 	p := f.open()
 	p.request(chatPath, chatOf(10, ""), "authorization", "Bearer sk-ada")
 	to := p.routing()

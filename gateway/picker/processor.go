@@ -312,8 +312,11 @@ func (p *processor) replaceKey(h *newHead) {
 		return
 	}
 	h.remove = append(slices.Clone(h.remove), "x-api-key", "authorization")
-	if p.cfg.EngineKey != "" {
-		h.set = append(h.set, headerField{"authorization", "Bearer " + p.cfg.EngineKey})
+	if p.cfg.EngineKey == nil {
+		return
+	}
+	if key := p.cfg.EngineKey(); key != "" {
+		h.set = append(h.set, headerField{"authorization", "Bearer " + key})
 	}
 }
 

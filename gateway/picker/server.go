@@ -27,9 +27,9 @@ type Config struct {
 	// that try the next where one fails. Others take a list for no address at all: Envoy's clusters
 	// of type ORIGINAL_DST, as in llm-d's standalone chart.
 	Fallbacks int
-	// EngineKey is the key that engines ask for, sent where clients have keys of this gateway; where
-	// they have none, or it is "", what they send passes.
-	EngineKey string
+	// EngineKey is the key that engines ask for now, sent where clients have keys of this gateway; where
+	// they have none, or it is nil or "", what they send passes.
+	EngineKey func() string
 }
 
 // Validate reports what is wrong with the configuration, nil if nothing.

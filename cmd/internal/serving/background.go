@@ -14,6 +14,7 @@ func (n *Node) background(ctx context.Context) (done <-chan struct{}) {
 		var parts sync.WaitGroup
 		parts.Go(func() { n.feeds.run(ctx) })
 		parts.Go(func() { n.discovery.run(ctx, n.log) })
+		parts.Go(func() { n.followSecrets(ctx) })
 		parts.Go(func() { n.fleet.WatchPairs(ctx) })
 		parts.Go(func() { n.planner.Run(ctx) })
 		if n.orchestrator.Binder.Late != nil {

@@ -32,10 +32,11 @@ func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writ
 	if err != nil {
 		return nil, err
 	}
-	transport, err := withEngineKey(bare, cfg.engines.key)
+	key, err := readSecret("engine-key-file", cfg.engines.key)
 	if err != nil {
 		return nil, err
 	}
+	transport := withEngineKey(bare, key)
 	log := slog.New(slog.NewTextHandler(out, nil))
 	answers := make([]checkedServer, len(specs))
 	var asked sync.WaitGroup

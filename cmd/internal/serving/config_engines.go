@@ -17,9 +17,9 @@ type enginesConfig struct {
 
 func (c *enginesConfig) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.key, "engine-key-file", c.key,
-		"`file` that holds the key of engines started with --api-key, for probes and probe requests; clients' requests bear their own")
+		"`file` that holds the key of engines started with --api-key, for probes and probe requests; clients' requests bear their own; read again when it changes")
 	fs.StringVar(&c.trtllmKey, "trtllm-key-file", c.trtllmKey,
-		"`file` that holds the internal_request_auth_key of TensorRT-LLM servers, which take no hand-off that is not signed with it")
+		"`file` that holds the internal_request_auth_key of TensorRT-LLM servers, which take no hand-off that is not signed with it; read again when it changes")
 	fs.StringVar(&c.ca, "engine-ca", c.ca,
 		"`file` with the authority of engines whose addresses begin with https://, trusted beside the system's")
 	fs.DurationVar(&c.connect, "connect-timeout", c.connect, "time to connect to a server")

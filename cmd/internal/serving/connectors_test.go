@@ -335,6 +335,21 @@ func TestTRTLLM_HandoffsAreSigned(t *testing.T) {
 	}
 }
 
+// A key that is replaced in its file signs the next hand-off.
+func TestTRTLLM_TheKeyOfHandoffsIsTakenOverWhileServing(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "key")
+	write(t, file, "old")
+	c := newCluster(t, shape{prefill: 1, decode: 1,
+		engine: func(cfg *engine.Config) { cfg.Connector, cfg.HandoffKey = engine.ConnectorTRTLLM, "new" },
+		config: func(cfg *config) { cfg.engines.trtllmKey = file }})
+	write(t, file, "new")
+	eventually(t, "a hand-off is taken", func() bool {
+		got := c.post("/v1/chat/completions", chatBody(""))
+		return got.status == 200 && got.header.Get("X-Tandem-Prefill") != ""
+	})
+}
+
 // A context that does not name its request has failed: generation could not fetch its KV.
 func TestTRTLLM_AContextWithoutItsIDHasFailed(t *testing.T) {
 	t.Parallel()

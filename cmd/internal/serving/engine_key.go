@@ -1,30 +1,25 @@
 package serving
 
-import (
-	"net/http"
+import "net/http"
 
-	"github.com/tandem-gateway/tandem/cmd/internal/secretfile"
-)
-
-// engineKey adds the engines' key to what the gateway asks for itself: probes,
+// withKey adds the engines' key to what the gateway asks for itself: probes,
 // probe requests, tokens. Clients' requests never pass through it: a client without a
 // key must not be let in by the gateway's.
-type engineKey struct {
+type withKey struct {
 	http.RoundTripper
-	bearer string
+	key *engineSecret
 }
 
-// withEngineKey reads the key from a file; without one nothing is added.
-func withEngineKey(transport http.RoundTripper, file string) (http.RoundTripper, error) {
-	key, err := secretfile.ReadFilled("engine-key-file", file)
-	if err != nil || key == "" {
-		return transport, err
+// withEngineKey adds the key, as it is by then, to each request; without a file of one nothing is added.
+func withEngineKey(transport http.RoundTripper, key *engineSecret) http.RoundTripper {
+	if key.file == "" {
+		return transport
 	}
-	return engineKey{transport, "Bearer " + key}, nil
+	return withKey{transport, key}
 }
 
-func (k engineKey) RoundTrip(req *http.Request) (*http.Response, error) {
+func (k withKey) RoundTrip(req *http.Request) (*http.Response, error) {
 	req = req.Clone(req.Context())
-	req.Header.Set("Authorization", k.bearer)
+	req.Header.Set("Authorization", "Bearer "+k.key.current())
 	return k.RoundTripper.RoundTrip(req)
 }

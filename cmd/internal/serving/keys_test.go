@@ -144,6 +144,44 @@ func TestKeys_AreTakenOverWhileServingAndNeverShown(t *testing.T) {
 	})
 }
 
+// A key of engines that is replaced in its file, as Kubernetes replaces a secret, is that of the next probe and of the next
+// leg; of a file that is empty the key before it stays.
+func TestEngineKey_IsTakenOverWhileServing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	keys, key := filepath.Join(dir, "keys.yaml"), filepath.Join(dir, "engines")
+	keysFile(t, keys, "sk-ada tenant=ada")
+	write(t, key, "canary-old\n")
+	old := startTestEngine(t, engine.RoleBoth, func(cfg *engine.Config) { cfg.APIKey = "canary-old" })
+	renewed := startTestEngine(t, engine.RoleBoth, func(cfg *engine.Config) { cfg.APIKey = "canary-new" })
+	var log testlog.Buffer
+	c := newCluster(t, shape{log: &log, config: func(cfg *config) {
+		cfg.servers[2].add(serverEntry{URL: old.URL()})
+		cfg.servers[2].add(serverEntry{URL: renewed.URL()})
+		cfg.access.keysFile, cfg.engines.key = keys, key
+	}})
+	successful := func() float64 { return c.metric("tandem_file_reload_successful", `file="engine-key-file"`) }
+	isUp := func(e *engine.Engine) bool {
+		for _, s := range c.node.fleet.Servers() {
+			if s.URL == e.URL() {
+				return s.Health().Up
+			}
+		}
+		return false
+	}
+	eventually(t, "the server with the old key is up", func() bool { return isUp(old) && !isUp(renewed) })
+	write(t, key, "canary-new\n")
+	eventually(t, "the server with the new key is up", func() bool { return isUp(renewed) && !isUp(old) })
+	write(t, key, "")
+	eventually(t, "metrics say that the file is empty", func() bool { return successful() == 0 })
+	if got := c.post(chatPath, chatBody(""), "Authorization", "Bearer sk-ada"); got.status != 200 {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	if strings.Contains(log.String(), "canary") {
+		t.Error("the log tells of a key")
+	}
+}
+
 // cachedTokens is what the prefill of an answer found cached.
 func cachedTokens(a answer) int64 {
 	return gjson.Get(a.body, "usage.prompt_tokens_details.cached_tokens").Int()

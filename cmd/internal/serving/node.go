@@ -64,6 +64,7 @@ type Node struct {
 	peers        *peers.Asker // the admin ports of the others
 	tracing      *sdktrace.TracerProvider
 	reloads      *FileReloads
+	secrets      engineSecrets
 }
 
 // New wires a gateway with settings, by the names of their flags, and servers, and binds its
@@ -96,10 +97,10 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err er
 	if err != nil {
 		return n, err
 	}
-	own, err := withEngineKey(transport, cfg.engines.key)
-	if err != nil {
+	if n.secrets, err = cfg.engines.secrets(); err != nil {
 		return n, err
 	}
+	own := withEngineKey(transport, n.secrets.engineKey)
 	watching := cfg.pools.Config
 	watching.AwaitAddresses = cfg.pd.StrictHandoffs
 	n.fleet = pools.NewFleet(watching, log)
@@ -220,10 +221,6 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *metricsRegistry) error {
 		},
 		Outputs: predict.NewOutputs(), Prompts: predict.NewPrompts(), Metrics: metrics,
 	}}
-	handoffKey, err := secretfile.ReadFilled("trtllm-key-file", cfg.engines.trtllmKey)
-	if err != nil {
-		return err
-	}
 	n.orchestrator = &pd.Orchestrator{
 		Config:    cfg.pd.LegConfig,
 		Binder:    binder,
@@ -239,7 +236,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *metricsRegistry) error {
 		Tracer:    binder.Tracer,
 		Log:       n.log,
 
-		HandoffKey: handoffKey,
+		HandoffKey: n.secrets.handoffKey.current,
 	}
 	n.fleet.OnBlame = binder.Links.Clear
 	if n.sharing.redis != nil {
@@ -292,11 +289,7 @@ func (n *Node) serveOperators(reg *metricsRegistry) error {
 	if n.ports.scaler, err = newScalerServer(n.cfg.scaling.keda, n.targets, n.log); err != nil {
 		return err
 	}
-	key, err := secretfile.ReadFilled("engine-key-file", n.cfg.engines.key)
-	if err != nil {
-		return err
-	}
-	n.ports.picker, err = newPicker(&n.cfg.ports, key, n.server, n.standsBy, n.log)
+	n.ports.picker, err = newPicker(&n.cfg.ports, n.secrets.engineKey.current, n.server, n.standsBy, n.log)
 	return err
 }
 

@@ -19,7 +19,7 @@ type pickerServer struct {
 }
 
 // newPicker binds the address; nil without one. standsBy says that requests should go to another.
-func newPicker(cfg *portsConfig, engineKey string, s *gateway.Server, standsBy func() bool, log *slog.Logger) (*pickerServer, error) {
+func newPicker(cfg *portsConfig, engineKey func() string, s *gateway.Server, standsBy func() bool, log *slog.Logger) (*pickerServer, error) {
 	if cfg.picker == "" {
 		return nil, nil
 	}

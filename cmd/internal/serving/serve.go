@@ -57,7 +57,7 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 		return err
 	}
 	if file == "" && cfg.access.keysFile == "" {
-		signal.Ignore(syscall.SIGHUP) // there is nothing to read again
+		signal.Ignore(syscall.SIGHUP) // what reads other files again takes it from then on
 	}
 	if file != "" {
 		defer n.followConfig(ctx, file, loaded, flags)()
