@@ -30,6 +30,9 @@ type prober struct {
 	page    bytes.Buffer // memory for the next list
 	log     *slog.Logger
 
+	ranks    *rankLoads // of its address; nil: the server is not a rank
+	loadRead time.Time  // when a page was read for this rank
+
 	goes         sync.WaitGroup // goroutines that probe, or wait for an answer that is late
 	unresponsive bool           // and that was logged
 	saidUp       bool           // the log said last that the server is up
@@ -62,8 +65,11 @@ func (p *prober) repeat(ctx context.Context) {
 }
 
 func (p *prober) jittered() time.Duration {
-	return time.Duration(float64(p.cfg.ProbeInterval) * (0.8 + 0.4*rand.Float64()))
+	return shortestPause(p.cfg.ProbeInterval) + time.Duration(float64(p.cfg.ProbeInterval)*0.4*rand.Float64())
 }
+
+// shortestPause is the least time between two probes of one server.
+func shortestPause(interval time.Duration) time.Duration { return interval * 4 / 5 }
 
 // pause waits for the time of the next probe, and reports whether there is one.
 func (p *prober) pause(ctx context.Context, d time.Duration) bool {
@@ -112,10 +118,21 @@ func (p *prober) probe(ctx context.Context) (inTime bool) {
 		p.logChange(was.Models, models)
 	}
 	p.saidUp = true
-	if load, ok := p.load.Scrape(ctx, p.read); ok {
-		p.server.ReportLoad(load)
+	if p.ranks != nil {
+		p.ranks.read(ctx, p)
+	} else {
+		p.readLoad(ctx)
 	}
 	return true
+}
+
+// readLoad asks for the load, and reports whether there was one.
+func (p *prober) readLoad(ctx context.Context) bool {
+	load, ok := p.load.Scrape(ctx, p.read)
+	if ok {
+		p.server.ReportLoad(load)
+	}
+	return ok
 }
 
 // logChange logs that a server that stayed up serves other models: another engine may have taken its address between

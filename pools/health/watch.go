@@ -14,7 +14,7 @@ import (
 // probes, scrapes and probe requests.
 func Watch(fleet *pools.Fleet, transport http.RoundTripper, log *slog.Logger) {
 	cfg := fleet.Config()
-	pages := load.NewPages(cfg.LoadTables)
+	pages, addresses := load.NewPages(cfg.LoadTables), newRankAddresses(cfg.ProbeInterval)
 	fleet.Watch(func() func(context.Context, *pools.Server) {
 		slow := newSlowHealth()
 		return func(ctx context.Context, s *pools.Server) {
@@ -23,7 +23,9 @@ func Watch(fleet *pools.Fleet, transport http.RoundTripper, log *slog.Logger) {
 			var parts sync.WaitGroup
 			parts.Go(func() {
 				s.AwaitAddresses(ctx)
-				newProber(e, slow, cfg, pages, log).run(ctx)
+				p := newProber(e, slow, cfg, pages, log)
+				defer addresses.join(p)()
+				p.run(ctx)
 			})
 			parts.Go(func() { slow.run(ctx, e) })
 			for _, leg := range []pools.Role{pools.Prefill, pools.Decode} {

@@ -87,6 +87,8 @@ type Scraper struct {
 
 	text []byte // what last was read from, of page found
 	last Load
+
+	asked, answered time.Time // when the page was that a load was read from last
 }
 
 // NewScraper returns a scraper of an engine, whose metrics are at a URL of their own if that is not empty. With a
@@ -130,14 +132,27 @@ const maxSpare = 1 << 20
 func (s *Scraper) read(ctx context.Context, page int, get Get) (Load, bool) {
 	memory := scraped.Get().(*scrapedPage)
 	defer memory.release()
-	asked := time.Now()
+	s.asked = time.Now()
 	if get(ctx, s.pages[page].where, &memory.body) != nil {
 		return Load{}, false
 	}
 	memory.relevant = s.pages[page].appendRelevant(memory.relevant[:0], memory.body.Bytes())
 	load, ok := s.parse(page, memory.relevant)
-	load.At, load.Adapters.Asked = time.Now(), asked
+	s.answered = time.Now()
+	load.At, load.Adapters.Asked = s.answered, s.asked
 	return load, ok
+}
+
+// ReadFrom returns the load of this scraper's rank by the page that the scraper of another rank at the same address has
+// read just now; false where it says nothing of this one.
+func (s *Scraper) ReadFrom(other *Scraper) (Load, bool) {
+	load, ok := s.parse(other.found, other.text)
+	if !ok {
+		return Load{}, false
+	}
+	s.found, s.asked, s.answered = other.found, other.asked, other.answered
+	load.At, load.Adapters.Asked = s.answered, s.asked
+	return load, true
 }
 
 func (m *scrapedPage) release() {
