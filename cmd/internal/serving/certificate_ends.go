@@ -5,15 +5,15 @@ import (
 	"encoding/pem"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
 // certificateEnds is, for Prometheus, when the certificates of a gateway end.
 type certificateEnds struct {
-	at    *prometheus.GaugeVec
-	files map[string]string // of certificates that are read again when they change, by their setting
+	at       *prometheus.GaugeVec
+	lifetime *prometheus.GaugeVec
+	files    map[string]string // of certificates that are read again when they change, by their setting
 }
 
 func newCertificateEnds() *certificateEnds {
@@ -22,6 +22,10 @@ func newCertificateEnds() *certificateEnds {
 		at: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "tandem_certificate_expiry_timestamp_seconds",
 			Help: "When a certificate ends, in Unix time, by the setting that names its file: of a chain the first that ends, of authorities (admin-client-ca, scaler-client-ca, decider-client-ca, engine-ca, redis-ca-file), which are read at the start, the last.",
+		}, []string{"file"}),
+		lifetime: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "tandem_certificate_lifetime_seconds",
+			Help: "From the begin to the end of the certificate of tandem_certificate_expiry_timestamp_seconds, by file as that.",
 		}, []string{"file"}),
 	}
 }
@@ -43,24 +47,31 @@ func (e *certificateEnds) watchFile(setting, file string) {
 	}
 }
 
+func (e *certificateEnds) record(setting string, c *x509.Certificate) {
+	e.at.WithLabelValues(setting).Set(float64(c.NotAfter.Unix()))
+	e.lifetime.WithLabelValues(setting).Set(c.NotAfter.Sub(c.NotBefore).Seconds())
+}
+
 // recordAuthorities reads when the last of a file's authorities ends: with a new one beside it an old one may.
 func (e *certificateEnds) recordAuthorities(setting, file string) {
-	if ends := endsOf(file); len(ends) > 0 {
-		e.at.WithLabelValues(setting).Set(float64(slices.MaxFunc(ends, time.Time.Compare).Unix()))
+	if all := certificatesIn(file); len(all) > 0 {
+		e.record(setting, slices.MaxFunc(all, compareEnds))
 	}
 }
 
 // readAgain reads when the certificates end whose files may have changed. Of a file that is broken it stays.
 func (e *certificateEnds) readAgain() {
 	for setting, file := range e.files {
-		if ends := endsOf(file); len(ends) > 0 {
-			e.at.WithLabelValues(setting).Set(float64(slices.MinFunc(ends, time.Time.Compare).Unix()))
+		if all := certificatesIn(file); len(all) > 0 {
+			e.record(setting, slices.MinFunc(all, compareEnds))
 		}
 	}
 }
 
-// endsOf are when the certificates of a PEM file end, none where it cannot be read.
-func endsOf(file string) (ends []time.Time) {
+func compareEnds(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) }
+
+// certificatesIn are those of a PEM file, none where it cannot be read.
+func certificatesIn(file string) (all []*x509.Certificate) {
 	rest, err := os.ReadFile(file)
 	if err != nil {
 		return nil
@@ -68,19 +79,23 @@ func endsOf(file string) (ends []time.Time) {
 	for {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
-			return ends
+			return all
 		}
 		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil && block.Type == "CERTIFICATE" {
-			ends = append(ends, certificate.NotAfter)
+			all = append(all, certificate)
 		}
 	}
 }
 
 // Describe implements prometheus.Collector.
-func (e *certificateEnds) Describe(ch chan<- *prometheus.Desc) { e.at.Describe(ch) }
+func (e *certificateEnds) Describe(ch chan<- *prometheus.Desc) {
+	e.at.Describe(ch)
+	e.lifetime.Describe(ch)
+}
 
 // Collect implements prometheus.Collector.
 func (e *certificateEnds) Collect(ch chan<- prometheus.Metric) {
 	e.readAgain()
 	e.at.Collect(ch)
+	e.lifetime.Collect(ch)
 }

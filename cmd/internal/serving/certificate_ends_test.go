@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// certificatesUntil writes a file of certificates that end then.
+// certificatesUntil writes a file of certificates that end then. Each is for a third of the time since the epoch.
 func certificatesUntil(t *testing.T, file string, ends ...time.Time) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -25,7 +25,7 @@ func certificatesUntil(t *testing.T, file string, ends ...time.Time) {
 	}
 	var text []byte
 	for _, end := range ends {
-		template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: end.Add(-time.Hour), NotAfter: end}
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: end.Add(-lifetime(end)), NotAfter: end}
 		signed, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 		if err != nil {
 			t.Fatal(err)
@@ -37,7 +37,10 @@ func certificatesUntil(t *testing.T, file string, ends ...time.Time) {
 	}
 }
 
-// Metrics have the end of the first certificate of a chain, as the file has it now, and of the last of the authorities,
+// lifetime is for how long a test's certificate is that ends then.
+func lifetime(end time.Time) time.Duration { return time.Duration(end.Unix()/3) * time.Second }
+
+// Metrics have the end and the lifetime of the first certificate of a chain, as the file has it now, and of the last of the authorities,
 // as they were at the start. A file that is broken changes nothing.
 func TestCertificateEnds_AreInMetrics(t *testing.T) {
 	soon, late, later := time.Unix(2e9, 0), time.Unix(3e9, 0), time.Unix(4e9, 0)
@@ -58,6 +61,9 @@ func TestCertificateEnds_AreInMetrics(t *testing.T) {
 		for file, want := range ends {
 			if got := testutil.ToFloat64(r.certificates.at.WithLabelValues(file)); got != float64(want.Unix()) {
 				t.Errorf("%s: %s ends at %.0f, want %d", when, file, got, want.Unix())
+			}
+			if got := testutil.ToFloat64(r.certificates.lifetime.WithLabelValues(file)); got != lifetime(want).Seconds() {
+				t.Errorf("%s: %s is for %.0f s, want %v", when, file, got, lifetime(want))
 			}
 		}
 	}
