@@ -1,8 +1,10 @@
 package tokens
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,6 +58,20 @@ type flight struct {
 	done  chan struct{}
 	found Tokens
 	ok    bool
+	cuts  []cut // of the text, none where it is partial
+}
+
+// sharesMost reports whether the ask is for a text that begins with nearly all of this one: with so much that another
+// ask for it would not be worth it, once it is known.
+func (f *flight) sharesMost(t *text) bool {
+	least := int32(len(t.prints) - len(t.prints)/worthAsking)
+	for i := len(t.cuts) - 1; i >= 0 && t.cuts[i].cell >= least; i-- {
+		at, found := slices.BinarySearchFunc(f.cuts, t.cuts[i].cell, func(c cut, cell int32) int { return cmp.Compare(c.cell, cell) })
+		if found && f.cuts[at].hash == t.cuts[i].hash {
+			return true
+		}
+	}
+	return false
 }
 
 func newAsker(cfg Config, ask Ask, memory *memory, claims *claims, metrics *Metrics) *asker {
@@ -89,10 +105,16 @@ func (a *asker) tokens(ctx context.Context, p *Prompt) (Tokens, bool) {
 	c := a.memory.recall(t)
 	known := c.tokens()
 	var f *flight
+	var kin []*flight
 	var why Reason
 	waits := a.waitsFor(t, &c)
 	if waits || a.memory.isWorthAsking(t, &c) {
-		f, why = a.start(p, t)
+		f, kin, why = a.start(p, t)
+	}
+	if len(kin) > 0 && waits {
+		why = awaitAll(ctx, kin, a.cfg.waitFor(t.size))
+		c = a.memory.recall(t)
+		known = c.tokens()
 	}
 	if f != nil && waits {
 		found, ok := f.wait(ctx, a.cfg.waitFor(t.size))
@@ -130,9 +152,36 @@ func (f *flight) wait(ctx context.Context, most time.Duration) (Tokens, bool) {
 	return unknown(Late)
 }
 
-// start asks for a prompt, or joins an ask that is under way. It is nil when no engine is
-// asked: too much is under way, engines do not answer, or no path takes this prompt.
-func (a *asker) start(p *Prompt, t *text) (*flight, Reason) {
+// awaitAll waits until asks for other prompts have ended, and says why less than all may be known: some have not.
+func awaitAll(ctx context.Context, asks []*flight, most time.Duration) Reason {
+	until := time.Now().Add(most)
+	for _, f := range asks {
+		if found, ok := f.wait(ctx, time.Until(until)); !ok {
+			return found.Unknown
+		}
+	}
+	return ""
+}
+
+// kinLocked are two asks that are under way for nearly all of a text, if there are: once they are answered the memory
+// knows what they share (see DESIGN.md), and of a hundred questions on one new document that come at once two are asked.
+func (a *asker) kinLocked(t *text) (two []*flight) {
+	if t.partial {
+		return nil
+	}
+	for _, f := range a.flights {
+		if f.sharesMost(t) {
+			if two = append(two, f); len(two) == 2 {
+				return two
+			}
+		}
+	}
+	return nil
+}
+
+// start asks for a prompt, or joins the ask that is under way for it, or the two that are for nearly all of it. There is
+// neither when no engine is asked: too much is under way, engines do not answer, or no path takes this prompt.
+func (a *asker) start(p *Prompt, t *text) (_ *flight, kin []*flight, _ Reason) {
 	key := t.sum
 	if t.partial {
 		key = xxhash.Sum64(p.Body)
@@ -141,19 +190,25 @@ func (a *asker) start(p *Prompt, t *text) (*flight, Reason) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if f := a.flights[key]; f != nil {
-		return f, ""
+		return f, nil, ""
+	}
+	if kin := a.kinLocked(t); kin != nil {
+		return nil, kin, ""
 	}
 	if a.closed || len(a.flights) >= a.cfg.MaxAsks || time.Now().Before(a.pausedTill) {
 		a.metrics.engineAsked(a.cfg.Model, "refused")
-		return nil, Busy
+		return nil, nil, Busy
 	}
 	questions, why := p.questions(t, believed), p.noAnswer(t, believed)
 	if len(questions) == 0 {
-		return nil, why
+		return nil, nil, why
 	}
-	f := &flight{done: make(chan struct{})}
-	a.flights[key] = f
 	own := t.clone()
+	f := &flight{done: make(chan struct{})}
+	if !t.partial {
+		f.cuts = own.cuts
+	}
+	a.flights[key] = f
 	a.wg.Go(func() {
 		defer close(f.done)
 		f.found, f.ok = a.request(questions, &own, why)
@@ -161,7 +216,7 @@ func (a *asker) start(p *Prompt, t *text) (*flight, Reason) {
 		defer a.mu.Unlock()
 		delete(a.flights, key)
 	})
-	return f, ""
+	return f, nil, ""
 }
 
 // noAnswer is why nothing is known of a prompt where no path takes it.

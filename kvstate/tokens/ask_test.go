@@ -190,6 +190,54 @@ func TestAsk_QuestionsOnAKnownDocumentAreNotAskedFor(t *testing.T) {
 	})
 }
 
+// Of many questions on one new document that come at once two are asked for, which show what they share; the others wait
+// for these, and where they fail know as little. The next one is asked for again.
+func TestAsk_OfManyQuestionsOnANewDocumentTwoAreAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asks atomic.Int32
+		broken := true
+		s := asking(t, func(_ context.Context, path string, body []byte) ([]byte, error) {
+			if path != pathTokenize {
+				return nil, ErrNotServed
+			}
+			asks.Add(1)
+			time.Sleep(20 * time.Millisecond)
+			if broken {
+				return nil, errors.New("connection refused")
+			}
+			return tokenizeAnswer(body)
+		}, func(c *Config) { c.AskWait, c.AskOver = time.Second, Default().AskOver })
+		document := message{"system", strings.Repeat("What stands in the document. ", 800)}
+		burst := func(of string, want int32) {
+			t.Helper()
+			asks.Store(0)
+			var all sync.WaitGroup
+			for i := range 100 {
+				all.Go(func() {
+					talk := []message{document, {"user", fmt.Sprintf("What does %s %d say?", of, i)}}
+					got, known := s.Tokens(t.Context(), promptOf(t, talk))
+					if known == broken {
+						t.Errorf("question %d: known %v, unknown because %q", i, known, got.Unknown)
+					}
+					if truth := encode(appends(talk, 0)); known && (len(got.IDs) < 9*len(truth)/10 || shared(got.IDs, truth) < len(got.IDs)) {
+						t.Errorf("question %d: %d tokens are known of %d, %d of them right", i, len(got.IDs), len(truth), shared(got.IDs, truth))
+					}
+				})
+			}
+			all.Wait()
+			synctest.Wait()
+			if n := asks.Load(); n != want {
+				t.Errorf("asked for %d, want %d", n, want)
+			}
+		}
+		burst("line", 2)
+		broken = false
+		time.Sleep(2 * pause)
+		burst("line", 2)
+		burst("page", 0)
+	})
+}
+
 func TestAsk_OneQuestionForAllWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asks atomic.Int32
