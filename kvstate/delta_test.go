@@ -180,6 +180,36 @@ func TestDelta_CopiesOfSeveralGroups(t *testing.T) {
 	follower.checkTree(t)
 }
 
+// What an engine stored, removed and cleared counts at a follower as at the receiver: copies in other tiers too.
+func TestDelta_CountsWhatTheEngineReports(t *testing.T) {
+	_, s := opened(t, Spec{})
+	s.Record(true)
+	_, follower := opened(t, Spec{})
+	for seq, e := range []wireEvent{
+		{kind: "BlockStored", tokens: count(0, 64), size: 16, medium: "GPU", hashes: []uint64{100, 101, 102, 103}},
+		{kind: "BlockStored", medium: "CPU", size: 16, hashes: []uint64{100, 101}},
+		{kind: "BlockRemoved", medium: "GPU", hashes: []uint64{103, 102}},
+		{kind: "BlockRemoved", medium: "CPU", hashes: []uint64{101}},
+		{kind: "AllBlocksCleared"},
+	} {
+		s.ApplyLive(Message{Seq: uint64(seq), Payload: wireBatch(wireForm{}, 1, e)})
+		before := follower.Changes()
+		if err := follower.Apply(s.TakeDelta()); err != nil {
+			t.Fatal(err)
+		}
+		if follower.Changes() == before {
+			t.Errorf("%s in %s changes nothing that a snapshot would have", e.kind, e.medium)
+		}
+	}
+	counts := func(s *Source) [3]uint64 {
+		n := s.State().Counts
+		return [3]uint64{n.Stored, n.Removed, n.Cleared}
+	}
+	if received, followed := counts(s), counts(follower); received != [3]uint64{6, 3, 1} || followed != received {
+		t.Errorf("stored, removed and cleared: %v at the receiver, %v at the follower", received, followed)
+	}
+}
+
 // A delta is news of the engine, whose time counts; a snapshot is none: it may be of any age.
 func TestDelta_IsNewsAndASnapshotIsNot(t *testing.T) {
 	_, s, batch := lone(t, false)

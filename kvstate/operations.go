@@ -70,6 +70,7 @@ func (s *Source) applyOps(data []byte) error {
 				return fmt.Errorf("%w: tier %d", ErrDelta, tier)
 			}
 			s.clear(tier)
+			s.counts.Cleared++
 		case opReset:
 			s.forgetBlocks()
 		default:
@@ -146,8 +147,12 @@ func (s *Source) opCopies(o *ops, op byte) error {
 		case i == 0, op == opRelease && !h.release(i, tier):
 			s.drop(DropRemoval)
 			continue
-		case op == opHold:
+		case op == opRelease:
+			s.counts.Removed++
+		default:
+			h.nodes.node(i).setAge(s.age)
 			h.hold(i, tier)
+			s.counts.Stored++
 		}
 		s.journal.copy(op, h, tier, engine)
 	}
