@@ -2,11 +2,19 @@ package kvstate
 
 import (
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"runtime"
 	"sync"
 	"testing"
 )
+
+// eachBit visits the numbers that are set in a word.
+func eachBit(word int, set uint64, visit func(number int)) {
+	for ; set != 0; set &= set - 1 {
+		visit(word*64 + bits.TrailingZeros64(set))
+	}
+}
 
 // fleet is an index of servers that were told blocks directly, for benchmarks.
 type fleet struct {
@@ -147,7 +155,7 @@ func BenchmarkMatch(b *testing.B) {
 					m.matchChains(m.view.Load(), &h)
 				}
 				for i, l := range lengths(pattern, servers, n) {
-					if got := h.Tokens(fmt.Sprint("s", i), GPU); got != 16*l {
+					if got := h.Held(fmt.Sprint("s", i)).GPU; got != 16*l {
 						b.Fatalf("server %d: %d tokens, want %d", i, got, 16*l)
 					}
 				}

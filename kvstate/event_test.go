@@ -36,7 +36,7 @@ func holds(ix *Index, p Prompt) int {
 	p.Model = "m"
 	var h Hits
 	ix.Match(&p, &h)
-	return h.Tokens("s", GPU)
+	return h.Held("s").GPU
 }
 
 func count(from, n int) []uint32 {

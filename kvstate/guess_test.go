@@ -149,11 +149,11 @@ func TestGuess_Counted(t *testing.T) {
 	q := Prompt{Model: "m", Tokens: count(500, 64)}
 	ix.Match(&q, &h)
 	ix.Guess("s1", &h, 0)
-	if ix.Match(&p, &h); h.Tokens("s0", GPU) != 0 {
-		t.Errorf("%d tokens", h.Tokens("s0", GPU))
+	if ix.Match(&p, &h); h.Held("s0").GPU != 0 {
+		t.Errorf("%d tokens", h.Held("s0").GPU)
 	}
-	if ix.Match(&q, &h); h.Tokens("s1", GPU) != 64 {
-		t.Errorf("%d tokens", h.Tokens("s1", GPU))
+	if ix.Match(&q, &h); h.Held("s1").GPU != 64 {
+		t.Errorf("%d tokens", h.Held("s1").GPU)
 	}
 }
 

@@ -1,10 +1,6 @@
 package kvstate
 
-import (
-	"iter"
-
-	"github.com/tandem-gateway/tandem/kvstate/cached"
-)
+import "github.com/tandem-gateway/tandem/kvstate/cached"
 
 // Hits is what Match found: for each server, how much of the prompt it holds. The zero
 // value is ready; used again it allocates nothing. It belongs to one goroutine.
@@ -78,23 +74,6 @@ func onlyHolder(ranks []rank) *held {
 		return nil
 	}
 	return &ranks[0].groups[0].holders[0]
-}
-
-// Tokens is what a server holds in a tier and those faster.
-func (h *Hits) Tokens(server string, tier Tier) int { return tier.Of(h.Held(server)) }
-
-// All returns every known server of the prompt's model, in no order.
-func (h *Hits) All() iter.Seq2[string, cached.Tokens] {
-	return func(yield func(string, cached.Tokens) bool) {
-		if h.members == nil {
-			return
-		}
-		for server, ranks := range h.members.servers {
-			if !yield(server, h.held(ranks)) {
-				return
-			}
-		}
-	}
 }
 
 func (h *Hits) held(ranks []rank) cached.Tokens {

@@ -35,9 +35,6 @@ func New(cfg Config) (*Index, error) {
 	return ix, nil
 }
 
-// Seed returns the keys of the block hashes.
-func (ix *Index) Seed() *Seed { return ix.seed }
-
 // Match finds how much of a prompt each server of its model holds. It takes no lock.
 // Blocks that come or go meanwhile may be seen or not.
 func (ix *Index) Match(p *Prompt, h *Hits) {

@@ -65,13 +65,13 @@ func TestIndex_ReadersAndWriters(t *testing.T) {
 			for !stop.Load() {
 				ix.Match(&prompt, &h)
 				ix.Guess("w1", &h, 0).Withdraw()
-				for server, held := range h.All() {
-					if held.GPU > 1600 || held.CPU < held.GPU {
+				for server := range h.members.servers {
+					if held := h.Held(server); held.GPU > 1600 || held.CPU < held.GPU {
 						t.Errorf("%s: %+v", server, held)
 						return
 					}
 				}
-				if got := h.Tokens("still", GPU); got != 800 {
+				if got := h.Held("still").GPU; got != 800 {
 					t.Errorf("%d tokens of what never changes, want 800", got)
 					return
 				}
@@ -106,7 +106,7 @@ func TestIndex_Wide(t *testing.T) {
 	}
 	f.ix.Match(&p, &h)
 	for i := 1; i < 300; i++ {
-		if got := h.Tokens(fmt.Sprint("s", i), GPU); got != 16*(i%21) {
+		if got := h.Held(fmt.Sprint("s", i)).GPU; got != 16*(i%21) {
 			t.Fatalf("server %d: %d tokens, want %d", i, got, 16*(i%21))
 		}
 	}
@@ -114,8 +114,8 @@ func TestIndex_Wide(t *testing.T) {
 		f.sources[i].Close()
 	}
 	f.ix.Match(&p, &h)
-	if n := len(h.members.servers); n != 1 || h.Tokens("s0", GPU) != 320 {
-		t.Errorf("%d servers, the first holds %d", n, h.Tokens("s0", GPU))
+	if n := len(h.members.servers); n != 1 || h.Held("s0").GPU != 320 {
+		t.Errorf("%d servers, the first holds %d", n, h.Held("s0").GPU)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestMatch_AllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { f.ix.Match(&p, &h) }); n != 0 {
 		t.Errorf("%v allocations for a match", n)
 	}
-	if h.Tokens("s3", GPU) != 16000 {
+	if h.Held("s3").GPU != 16000 {
 		t.Error("not found")
 	}
 	payload := wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1, 2}, tokens: count(0, 32), size: 16, medium: "GPU"},

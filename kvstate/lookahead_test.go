@@ -87,7 +87,7 @@ func TestLookahead_IsToldOn(t *testing.T) {
 		var by, here Hits
 		ix.Match(&prompt, &here)
 		index.MatchChains("m", len(prompt.Tokens), here.Chains(), &by)
-		if got := by.Tokens("s", GPU); got != 64 {
+		if got := by.Held("s").GPU; got != 64 {
 			t.Errorf("%s: %d tokens held by hashes alone", name, got)
 		}
 	}

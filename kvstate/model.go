@@ -1,7 +1,6 @@
 package kvstate
 
 import (
-	"math/bits"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -198,11 +197,4 @@ func addTo(ranks []rank, m *member, new held) []rank {
 	}
 	(*groups)[in].holders = append((*groups)[in].holders, new)
 	return ranks
-}
-
-// each visits the holders in a word.
-func eachBit(word int, set uint64, visit func(number int)) {
-	for ; set != 0; set &= set - 1 {
-		visit(word*64 + bits.TrailingZeros64(set))
-	}
 }

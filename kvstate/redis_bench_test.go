@@ -171,7 +171,7 @@ func BenchmarkMatchBesideRedis(b *testing.B) {
 			}
 			runs := make([]int, servers)
 			for i := range runs {
-				runs[i] = h.Tokens(fmt.Sprint("s", i), GPU) / 16
+				runs[i] = h.Held(fmt.Sprint("s", i)).GPU / 16
 			}
 			check(b, runs)
 		})

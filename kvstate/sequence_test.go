@@ -178,7 +178,7 @@ func claims(ix *Index, n int) int {
 	}
 	var h Hits
 	ix.Match(&p, &h)
-	return h.Tokens("s", GPU)
+	return h.Held("s").GPU
 }
 
 func TestSource_AsksAndForgets(t *testing.T) {
@@ -390,12 +390,12 @@ func TestIndex_Trim(t *testing.T) {
 	var h Hits
 	for c := conversations - 20; c < conversations; c++ {
 		ix.Match(&Prompt{Model: "m", Tokens: chain(c)}, &h)
-		if got := h.Tokens(fmt.Sprint("s", c%3), GPU); got != 400 {
+		if got := h.Held(fmt.Sprint("s", c%3)).GPU; got != 400 {
 			t.Errorf("of conversation %d, one of the last, %d tokens are left", c, got)
 		}
 	}
 	ix.Match(&Prompt{Model: "m", Tokens: chain(0)}, &h)
-	if got := h.Tokens("s0", GPU); got != 40 {
+	if got := h.Held("s0").GPU; got != 40 {
 		t.Errorf("of the first conversation %d tokens are left, want the shared 40", got)
 	}
 	for _, s := range sources {

@@ -10,7 +10,7 @@ import (
 //
 // For each holder the blocks in the indexes of all tiers together are closed towards
 // the head: with a block come all before it, in the same index or in that of a faster
-// tier (see tree). This is what lets a match jump along a chain.
+// tier (see holder). This is what lets a match jump along a chain.
 type tierIndex struct {
 	width  atomic.Int32 // words of holders of new tables
 	used   atomic.Bool  // something was put here once

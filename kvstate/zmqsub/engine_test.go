@@ -175,7 +175,7 @@ func difference(ix *kvstate.Index, source *kvstate.Source, e *engine.Engine, ran
 		}
 		reachable++
 		ix.Match(&kvstate.Prompt{Model: model, Tokens: tokens, Adapter: b.Adapter, Salt: b.Salt}, &hits)
-		if got := hits.Tokens(source.ID().Server, kvstate.GPU); got != held {
+		if got := hits.Held(source.ID().Server).GPU; got != held {
 			return fmt.Sprintf("%d tokens of a prompt of which %d are held", got, held)
 		}
 	}

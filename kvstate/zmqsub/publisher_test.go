@@ -144,7 +144,7 @@ func claimed(ix *kvstate.Index, n int) int {
 	}
 	var h kvstate.Hits
 	ix.Match(&p, &h)
-	return h.Tokens("s", kvstate.GPU)
+	return h.Held("s").GPU
 }
 
 func claims(t testing.TB, ix *kvstate.Index, want int) {

@@ -111,9 +111,6 @@ func (h *Hub) configure(socket *zmq.Socket, messages int) error {
 	)
 }
 
-// Address is where the socket is bound or connected to.
-func (s *Subscriber) Address() string { return s.address }
-
 // Connected reports whether the engine is connected now.
 func (s *Subscriber) Connected() bool { return s.peers.Load() > 0 }
 

@@ -9,7 +9,6 @@ import (
 // Template is a parsed template. It may be rendered by many goroutines.
 type Template struct {
 	body        []statement
-	source      string
 	overContent bool
 }
 
@@ -24,11 +23,8 @@ func Parse(source string) (*Template, error) {
 	if err != nil {
 		return nil, fmt.Errorf("line %d: %w", p.peek().line, err)
 	}
-	return &Template{body: body, source: source, overContent: p.loops.found()}, nil
+	return &Template{body: body, overContent: p.loops.found()}, nil
 }
-
-// Source is the text that the template was parsed from.
-func (t *Template) Source() string { return t.source }
 
 // LoopsOverContent reports whether a loop of the template goes over the content of messages, or
 // may: engines give such a template lists of parts where others get text. It finds what vLLM 0.32.0
