@@ -9,16 +9,13 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate"
 )
 
-// A learned prefix is a known prompt in compact form, or a rule: what one replica learned and
-// others may take over. It holds hashes instead of text, but also token ids, which are
+// A learned prefix is a known prompt in compact form: what one replica learned and others may take
+// over. Proofs and rules each replica finds by itself. It holds hashes instead of text, but also token ids, which are
 // text to people who have the tokenizer: it belongs where prompts may be.
 //
 // The form is private to this package and may change with its version byte; one
 // of another version is refused. Some 3.5 bytes a token.
-const (
-	learnedPrompt = 0x31 // version 3
-	learnedRule   = 0x12 // version 1
-)
+const learnedPrompt = 0x31 // version 3
 
 var errLearnedPrefix = errors.New("malformed learned prefix")
 
@@ -40,70 +37,21 @@ func (s *Source) LearnedPrefix(p Prompt, ids []uint32) []byte {
 	return (&known{text: *t, ids: ids}).encode(nil)
 }
 
-// Import takes in a learned prefix of another replica, or of an earlier run.
+// Import takes in a learned prefix of another replica.
 func (s *Source) Import(learned []byte) error {
-	if s.memory == nil || len(learned) == 0 {
+	switch {
+	case s.memory == nil || len(learned) == 0:
 		return fmt.Errorf("tokens of %s: %w", s.cfg.Model, errLearnedPrefix)
-	}
-	d := decoder{rest: learned[1:]}
-	switch learned[0] {
-	case learnedPrompt:
-		k := d.known()
-		if d.bad || len(d.rest) > 0 {
-			return fmt.Errorf("tokens of %s: %w", s.cfg.Model, errLearnedPrefix)
-		}
-		s.metrics.learned(s.cfg.Model, s.memory, s.memory.take(k))
-	case learnedRule:
-		key, r := d.rule()
-		if d.bad || len(d.rest) > 0 {
-			return fmt.Errorf("tokens of %s: %w", s.cfg.Model, errLearnedPrefix)
-		}
-		s.memory.addRule(key, r)
-	default:
+	case learned[0] != learnedPrompt:
 		return fmt.Errorf("tokens of %s: %w: version %#x", s.cfg.Model, errLearnedPrefix, learned[0])
 	}
+	d := decoder{rest: learned[1:]}
+	k := d.known()
+	if d.bad || len(d.rest) > 0 {
+		return fmt.Errorf("tokens of %s: %w", s.cfg.Model, errLearnedPrefix)
+	}
+	s.metrics.learned(s.cfg.Model, s.memory, s.memory.take(k))
 	return nil
-}
-
-// Export passes all that is known on, the oldest prompts first and the rules last, until
-// yield is false. It does not hold up requests.
-func (s *Source) Export(yield func(learned []byte) bool) {
-	if s.memory == nil {
-		return
-	}
-	s.memory.mu.Lock()
-	var all []*known
-	for k := s.memory.oldest; k != nil; k = k.newer {
-		all = append(all, k)
-	}
-	rules := make(map[ruleKey]rule, len(s.memory.rules))
-	for key, r := range s.memory.rules {
-		rules[key] = *r
-	}
-	s.memory.mu.Unlock()
-	for _, k := range all {
-		copied := known{text: k.text, ids: k.ids}
-		s.memory.mu.Lock()
-		copied.proofs = append(copied.proofs, k.proofs...)
-		s.memory.mu.Unlock()
-		if !yield(copied.encode(nil)) {
-			return
-		}
-	}
-	for key, r := range rules {
-		if !yield(key.encode(r)) {
-			return
-		}
-	}
-}
-
-// addRule adds another replica's examples of a rule to one's own: of each count the
-// greater, since both may have seen the same ones.
-func (m *memory) addRule(key ruleKey, imported rule) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	r := m.rules.make(key.family, place{kind: key.kind, since: key.since, tail: key.to}, key.from)
-	r.kept, r.needed, r.short = max(r.kept, imported.kept), max(r.needed, imported.needed), max(r.short, imported.short)
 }
 
 // encode appends what others learn from a prompt.
@@ -133,23 +81,7 @@ func (k *known) encode(b []byte) []byte {
 	for _, id := range k.ids {
 		b = binary.AppendUvarint(b, uint64(id))
 	}
-	b = binary.AppendUvarint(b, uint64(len(k.proofs)))
-	for _, p := range k.proofs {
-		b = binary.AppendUvarint(b, uint64(p.cell))
-		b = binary.AppendUvarint(b, uint64(p.n))
-		b = binary.LittleEndian.AppendUint64(b, uint64(p.tails))
-		b = append(b, bit(p.full))
-	}
-	return b
-}
-
-func (key ruleKey) encode(r rule) []byte {
-	b := binary.LittleEndian.AppendUint64([]byte{learnedRule}, key.family)
-	b = append(b, byte(key.kind), byte(key.since), byte(key.from), byte(key.to))
-	for _, n := range []int{r.kept, r.needed, r.short} {
-		b = binary.AppendUvarint(b, uint64(n))
-	}
-	return b
+	return binary.AppendUvarint(b, 0) // proofs
 }
 
 func bit(set bool) byte {
@@ -226,23 +158,8 @@ func (d *decoder) known() *known {
 	for i := range k.ids {
 		k.ids[i] = uint32(d.number(math.MaxUint32))
 	}
-	k.proofs = make([]proof, d.count(11))
-	last = 0
-	for i := range k.proofs {
-		p := proof{cell: int32(d.number(cells)), n: int32(d.number(len(k.ids))), tails: tails(d.uint64()), full: d.byte() != 0}
-		d.bad = d.bad || int(p.cell) < max(last, 1)
-		last = int(p.cell)
-		k.proofs[i] = p
-	}
-	d.bad = d.bad || cells == 0 || len(k.cuts) == 0 || len(k.turns) == 0 || len(k.ids) == 0 || len(k.proofs) > maxProofs
+	proofs := d.number(math.MaxInt32)
+	d.bad = d.bad || cells == 0 || len(k.cuts) == 0 || len(k.turns) == 0 || len(k.ids) == 0 || proofs != 0
 	k.finish()
 	return k
-}
-
-func (d *decoder) rule() (ruleKey, rule) {
-	key := ruleKey{family: d.uint64(), kind: kind(d.byte()), since: tail(d.byte()), from: tail(d.byte()), to: tail(d.byte())}
-	r := rule{kept: d.number(math.MaxInt32), needed: d.number(mostNeeded), short: d.number(maxShort)}
-	const all = 1<<(other+1) - 1
-	d.bad = d.bad || key.kind > other || key.since > all || key.from > all || key.to > all || r.needed < firstNeeded
-	return key, r
 }

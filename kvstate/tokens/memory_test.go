@@ -175,11 +175,6 @@ func TestMemory_ManyAtOnce(t *testing.T) {
 			}
 		})
 	}
-	all.Go(func() {
-		for range 20 {
-			s.Export(func([]byte) bool { return true })
-		}
-	})
 	all.Wait()
 }
 
