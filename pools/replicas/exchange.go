@@ -43,10 +43,6 @@ const (
 	// workBytes is how many bytes a second changes may take all replicas together to read:
 	// the larger a message and the more replicas read it, the longer changes are gathered.
 	workBytes = 2 << 20
-	// foreignAfter is how long a replica works on unknown servers alone until that is warned of: of a file that is mounted
-	// gateways see a change up to two minutes apart.
-	foreignAfter = 5 * time.Minute
-	maxForeign   = 256 // replicas of which that is known
 	// workDrift is by how much a queue may differ from what the others believe without a report.
 	workDrift = 10 * time.Millisecond
 )
@@ -92,7 +88,7 @@ type serverWork struct {
 	both [2]pools.InFlight
 }
 
-// workMessage is one replica's work: by server ID, prefill and decode. Taken is how
+// workMessage is one replica's work: by server ID, prefill and decode. Decisions is how
 // many decisions of the leader are in this work, or were.
 type workMessage struct {
 	Replica   string                   `json:"r"`

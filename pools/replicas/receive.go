@@ -3,7 +3,6 @@ package replicas
 import (
 	"context"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -95,67 +94,12 @@ func (r *Exchange) keep(m *workMessage, direct bool, now time.Time) {
 	}
 	r.received.Add(1)
 	defer r.fleet.NotifyChange()
-	foreign := !m.partial && r.isForeign(m)
-	if r.keepAll(m, servers, foreign, direct, now) {
-		r.log.Warn("a gateway that shares the Redis works on servers that are all unknown here: two fleets need a redis-prefix each", "replica", m.Replica, "server", slices.Min(slices.Collect(maps.Keys(m.Servers))))
-	}
-}
-
-// keepAll is keep of what was found to be possible, and reports whether the replica is to be warned of.
-func (r *Exchange) keepAll(m *workMessage, servers map[string]serverWork, foreign, direct bool, now time.Time) (warn bool) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.keepLocked(m, servers, direct, now)
-	if !m.partial && len(m.Servers) > 0 {
-		warn = r.noteForeignLocked(m.Replica, foreign, now)
-	}
 	close(r.changed)
 	r.changed = make(chan struct{})
-	return warn
-}
-
-// isForeign reports whether a replica works on servers, and on none that is known here.
-func (r *Exchange) isForeign(m *workMessage) bool {
-	own := r.fleet.Servers()
-	known := slices.ContainsFunc(own, func(s *pools.Server) bool {
-		_, works := m.Servers[s.ID()]
-		return works
-	})
-	return !known && len(m.Servers) > 0 && len(own) > 0
-}
-
-// foreignWork is a replica that works on servers of which none is known here.
-type foreignWork struct {
-	since, last time.Time
-	warned      bool
-}
-
-// foreignForgotten is how long a replica is remembered that works on unknown servers no more.
-const foreignForgotten = time.Hour
-
-// noteForeignLocked reports, once, that a replica has worked on no server of this fleet for a while, in which servers
-// that one replica finds before another are found by both. Of two fleets that share a prefix one replica decides for
-// all, by servers of which it knows half.
-func (r *Exchange) noteForeignLocked(replica string, foreign bool, now time.Time) (warn bool) {
-	if !foreign {
-		delete(r.foreign, replica)
-		return false
-	}
-	w, was := r.foreign[replica]
-	if !was && len(r.foreign) >= maxForeign {
-		maps.DeleteFunc(r.foreign, func(_ string, w foreignWork) bool { return now.Sub(w.last) > foreignForgotten })
-		if len(r.foreign) >= maxForeign {
-			return false
-		}
-	}
-	if !was || now.Sub(w.last) > workExpiry {
-		w.since = now
-	}
-	w.last = now
-	warn = !w.warned && now.Sub(w.since) >= foreignAfter
-	w.warned = w.warned || warn
-	r.foreign[replica] = w
-	return warn
+	r.mu.Unlock()
+	r.judgeFleet(m, now)
 }
 
 // isForOthers reports JSON of a replica that speaks MessagePack to this one: it is meant

@@ -312,30 +312,38 @@ func TestReplicas_WhatOthersLeftIsReadAtOnce(t *testing.T) {
 	}
 }
 
-// Two fleets that share a prefix by mistake are warned of, once, when one has worked for a minute on nothing that the
+// Two fleets that share a prefix by mistake are warned of, once, when one has worked for minutes on nothing that the
 // other knows. A replica that finds servers first is not one of them.
 func TestReplicas_OfAnotherFleetAreWarnedOf(t *testing.T) {
 	var text strings.Builder
 	r := NewExchange(fleetOf(t, 2), nil, "test:", "a", slog.New(slog.NewTextHandler(&text, nil)))
 	own := r.fleet.Servers()[0]
+	var alone strings.Builder
+	unlisted := NewExchange(fleetOf(t, 0), nil, "test:", "b", slog.New(slog.NewTextHandler(&alone, nil)))
 	report := func(replica string, now time.Time, servers ...string) {
 		m := workMessage{Replica: replica, Servers: make(map[string][2]sharedWork)}
 		for _, id := range servers {
 			m.Servers[id] = [2]sharedWork{{Requests: 1, Tokens: 10}, {}}
 		}
 		r.take(m.encode(nil), now)
+		unlisted.take(m.encode(nil), now)
 	}
 	start, after := time.Now(), int(foreignAfter/time.Second)
 	for second := range 3 * after {
 		now := start.Add(time.Duration(second) * time.Second)
 		report("other", now, "10.9.9.9:8000")
+		if second%10 == 0 {
+			report("other", now) // that it has nothing to do does not say whose it is
+		}
 		report("partly", now, "10.9.9.9:8000", own.ID())
 		if report("early", now, "10.9.9.8:8000"); second%(after-10) == 0 {
 			report("early", now, own.ID()) // which it has found at last
 			report("early", now)
 		}
 		if second%after < 10 {
-			report("idle", now, "10.9.9.8:8000") // and then for minutes on none at all
+			report("idle", now, "10.9.9.8:8000")
+		} else {
+			report("idle", now) // for minutes
 		}
 		if second == after-1 && text.Len() > 0 {
 			t.Errorf("before its time: %s", text.String())
@@ -343,6 +351,9 @@ func TestReplicas_OfAnotherFleetAreWarnedOf(t *testing.T) {
 	}
 	if got := text.String(); strings.Count(got, "redis-prefix") != 1 || !strings.Contains(got, "replica=other server=10.9.9.9:8000") {
 		t.Errorf("logged is %q", got)
+	}
+	if alone.Len() > 0 {
+		t.Errorf("where no server is known: %s", alone.String())
 	}
 }
 
