@@ -14,7 +14,15 @@ func TestCheck_NamesTheWrongScheme(t *testing.T) {
 	encrypted, plain := httptest.NewTLSServer(healthy), httptest.NewServer(healthy)
 	defer encrypted.Close()
 	defer plain.Close()
+	asTLS := func(status int) string { // what a port of TLS answers to plain text, if anything
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		t.Cleanup(s.Close)
+		return strings.Replace(s.URL, "http", "https", 1)
+	}
 	for url, want := range map[string]string{
+		asTLS(http.StatusBadRequest):                       "does not look like a TLS handshake",
+		asTLS(http.StatusMovedPermanently):                 "does not look like a TLS handshake",
+		asTLS(http.StatusUpgradeRequired):                  "does not look like a TLS handshake",
 		strings.Replace(encrypted.URL, "https", "http", 1): "it speaks TLS: write https:// in front",
 		strings.Replace(plain.URL, "http", "https", 1):     "it speaks plain text: write http:// in front",
 		encrypted.URL:        "certificate", // of an authority that nobody trusts
