@@ -26,7 +26,11 @@ type checkedServer struct {
 	hosts  string // from which its hand-offs may come; empty: it makes none
 }
 
-// askServers asks all servers at once. What engines contradict is logged to out.
+// checkedAtOnce is how many servers are asked at a time: of thousands at once healthy ones would not answer in time,
+// for this machine's own load.
+const checkedAtOnce = 128
+
+// askServers asks all servers, checkedAtOnce at a time. What engines contradict is logged to out.
 func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writer) ([]checkedServer, error) {
 	bare, err := cfg.engines.transport()
 	if err != nil {
@@ -40,10 +44,13 @@ func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writ
 	log := slog.New(slog.NewTextHandler(out, nil))
 	answers := make([]checkedServer, len(specs))
 	var asked sync.WaitGroup
+	free := make(chan struct{}, checkedAtOnce)
 	for i, spec := range specs {
 		answer := &answers[i]
 		answer.spec = spec
+		free <- struct{}{}
 		asked.Go(func() {
+			defer func() { <-free }()
 			if answer.probed, answer.down = health.Probe(ctx, spec, cfg.pools.Config, transport, log); answer.down == nil {
 				answer.events = tryEvents(&cfg, answer.probed.Published())
 			} else if !health.AsksForKey(answer.down) {

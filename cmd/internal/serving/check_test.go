@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 	"github.com/tandem-gateway/tandem/loadtest/testlog"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 func TestCheck_ProbesTheServers(t *testing.T) {
@@ -37,6 +39,41 @@ func TestCheck_ProbesTheServers(t *testing.T) {
 	out.Reset()
 	if err := check(t.Context(), cfg, &out); err == nil || !strings.Contains(out.String(), "DOWN") || !strings.Contains(out.String(), "refused") {
 		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+// Thousands of servers are not asked at once: healthy ones would be said to be down.
+func TestCheck_AsksAFewServersAtATime(t *testing.T) {
+	t.Parallel()
+	var asked, arrived atomic.Int64
+	tooMany := make(chan struct{})
+	once := sync.OnceFunc(func() { close(tooMany) })
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		arrived.Add(1)
+		if asked.Add(1) > checkedAtOnce {
+			once()
+		}
+		defer asked.Add(-1)
+		select { // the time in which others would be asked as well
+		case <-tooMany:
+		case <-time.After(300 * time.Millisecond):
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	defer server.Close()
+	cfg := testConfig()
+	cfg.pools.ProbeTimeout = time.Minute
+	specs := make([]pools.Spec, 2*checkedAtOnce)
+	for i := range specs {
+		specs[i] = pools.Spec{URL: server.URL, Role: pools.Decode}
+	}
+	if _, err := askServers(t.Context(), cfg, specs, io.Discard); err != nil || arrived.Load() < int64(len(specs)) {
+		t.Errorf("%d of %d asked: %v", arrived.Load(), len(specs), err)
+	}
+	select {
+	case <-tooMany:
+		t.Errorf("more than %d are asked at once", checkedAtOnce)
+	default:
 	}
 }
 
