@@ -174,7 +174,7 @@ func metricsDoc() string {
 		}
 	}
 	slices.Sort(rows)
-	return "# Metrics\n\nServed as Prometheus text on the admin port at /metrics, beside Go's own. Times are in\nseconds. Labels are bounded by the configuration, and by the models and servers that there are:\nthe series of a server end with it, those of a model, such as an adapter that engines\nloaded, a day after no server has it any more.\n\nThis page is generated: bin/tandem-lab docs.\n\n| metric | labels | meaning |\n|---|---|---|\n" +
+	return "# Metrics\n\nServed as Prometheus text on the admin port at /metrics, beside Go's own. Times are in\nseconds. Labels are bounded by the configuration, and by the models and servers that there are:\nthe series of a server end with it, those of a model, such as an adapter that engines\nloaded, a day after no server has it any more, or when 500 others have gone since.\n\nThis page is generated: bin/tandem-lab docs.\n\n| metric | labels | meaning |\n|---|---|---|\n" +
 		strings.Join(rows, "\n") + "\n" + renamedMetrics
 }
 

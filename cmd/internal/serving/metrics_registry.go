@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -15,8 +16,13 @@ const modelLabel = "model"
 // on where its servers return, and alerts see what became of its requests.
 const keepModelFor = 24 * time.Hour
 
+// mostGoneModels is of how many models that no server has any more series stay: adapters that are loaded under a new
+// name each time would make them millions in a day.
+const mostGoneModels = 500
+
 // metricsRegistry is that of a node's metrics. Models come and go with what engines load, adapters above
-// all, and each has some hundred series: it drops those of models that are gone for long.
+// all, and each has some hundred series: it drops those of models that are gone for long, and of those that are gone
+// for longest where they are many.
 type metricsRegistry struct {
 	*prometheus.Registry
 
@@ -67,16 +73,31 @@ func (r *metricsRegistry) gather(known []string, now time.Time) ([]*dto.MetricFa
 	for _, model := range known {
 		r.models[model] = now
 	}
-	for model, last := range r.models {
-		if now.Sub(last) < keepModelFor {
-			continue
-		}
+	for _, model := range r.goneLocked(now) {
 		delete(r.models, model)
 		for _, v := range r.vectors {
 			v.DeletePartialMatch(prometheus.Labels{modelLabel: model})
 		}
 	}
 	return families, err
+}
+
+// goneLocked are the models whose series are to go: those that were last known keepModelFor ago, and the oldest
+// beyond mostGoneModels.
+func (r *metricsRegistry) goneLocked(now time.Time) []string {
+	var gone []string
+	for model, last := range r.models {
+		if last.Before(now) {
+			gone = append(gone, model)
+		}
+	}
+	slices.SortFunc(gone, func(a, b string) int { return r.models[b].Compare(r.models[a]) })
+	for i, model := range gone {
+		if i == mostGoneModels || now.Sub(r.models[model]) >= keepModelFor {
+			return gone[i:]
+		}
+	}
+	return nil
 }
 
 // modelsOf are the models that series name.

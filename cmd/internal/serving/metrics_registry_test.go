@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -46,6 +47,37 @@ func TestMetricsRegistry_ForgetsAModelADayAfterItsLastServer(t *testing.T) {
 		}
 		if len(next) != 3 {
 			t.Errorf("%d metrics, want those of servers too", len(next))
+		}
+	}
+}
+
+// Adapters that come under a new name each time leave the series of so many of them, the newest, whatever the time.
+func TestMetricsRegistry_KeepsSoManyModelsThatAreGone(t *testing.T) {
+	r := newMetricsRegistry()
+	requests := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "requests"}, []string{"model"})
+	r.MustRegister(requests)
+	at := time.Unix(1_700_000_000, 0)
+	const adapters = mostGoneModels + 100
+	for i := range adapters {
+		at = at.Add(time.Second)
+		adapter := fmt.Sprintf("adapter-%d", i)
+		requests.WithLabelValues(adapter).Inc()
+		requests.WithLabelValues("stays").Inc()
+		if _, err := r.gather([]string{"stays", adapter}, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := modelsOf(families)
+	if want := mostGoneModels + 2; len(left) != want { // the newest is not gone
+		t.Errorf("%d models, want %d", len(left), want)
+	}
+	for model, want := range map[string]bool{"stays": true, "adapter-0": false, fmt.Sprintf("adapter-%d", adapters-1): true, fmt.Sprintf("adapter-%d", adapters-mostGoneModels): true} {
+		if left[model] != want {
+			t.Errorf("%s: %v, want %v", model, left[model], want)
 		}
 	}
 }
