@@ -49,7 +49,7 @@ func (o *Orchestrator) recordFirstToken(st *requestState, b *binding, now time.T
 	default:
 		parts.Retry += rest
 	}
-	o.History.Model(st.req.Model).RecordFirst(parts, now)
+	o.History.Model(st.req.Model, now).RecordFirst(parts, now)
 }
 
 // evaluateChoice compares what was predicted of a request with its first token, where that was seen,
@@ -70,7 +70,8 @@ func (o *Orchestrator) evaluateChoice(ctx context.Context, st *requestState, b *
 // recordFailure keeps that a request failed, if its model is one: others are what clients made up.
 func (o *Orchestrator) recordFailure(st *requestState) {
 	if _, known := o.Fleet.Model(st.client.Model); known {
-		o.History.Model(st.client.Model).RecordFailure(time.Now())
+		now := time.Now()
+		o.History.Model(st.client.Model, now).RecordFailure(now)
 	}
 }
 
@@ -85,7 +86,8 @@ func (o *Orchestrator) recordAnswer(st *requestState, u api.Usage, outputTokens 
 		// vLLM leaves out cached tokens where there are none.
 		p.Reported = p.Reported || st.bindings[n-1].decode.Server().ReportsCachedTokens()
 	}
-	o.History.Model(st.req.Model).RecordAnswer(p, outputTokens, time.Now())
+	now := time.Now()
+	o.History.Model(st.req.Model, now).RecordAnswer(p, outputTokens, now)
 }
 
 // recordEnd completes what is remembered of the last attempt when its stream has ended.

@@ -222,7 +222,7 @@ type stepSampler struct {
 
 func (o *Orchestrator) newStepSampler(server *pools.Server, req *Request) *stepSampler {
 	return &stepSampler{
-		server: server, itl: o.Metrics.itl.Of(req.Model, server.ID()), recent: o.History.Model(req.Model), several: req.Answers > 1,
+		server: server, itl: o.Metrics.itl.Of(req.Model, server.ID()), recent: o.History.Model(req.Model, time.Now()), several: req.Answers > 1,
 	}
 }
 

@@ -115,11 +115,11 @@ func TestMerge_Links(t *testing.T) {
 func TestMerge_Times(t *testing.T) {
 	a, b := history.New(), history.New()
 	for range 99 {
-		a.Model("m").RecordFirst(history.Parts{Prefill: 10 * time.Millisecond}, noon)
+		a.Model("m", noon).RecordFirst(history.Parts{Prefill: 10 * time.Millisecond}, noon)
 	}
 	wrong := noon.Add(-time.Hour) // the clock of b
 	for range 11 {
-		b.Model("other").RecordFirst(history.Parts{Transfer: time.Second}, wrong)
+		b.Model("other", wrong).RecordFirst(history.Parts{Transfer: time.Second}, wrong)
 	}
 	s := merge("", &Report{At: noon, Gateway: Gateway{Replica: "a"}, History: a.Counts("", noon), Models: []ModelCounts{{history.Others, a.Counts("m", noon).Lately()}, {"m", a.Counts("m", noon).Lately()}}},
 		[]answer{{replica: "b", behind: time.Hour, report: &Report{At: wrong, Gateway: Gateway{Replica: "b"}, History: b.Counts("", wrong), Models: []ModelCounts{{"other", b.Counts("other", wrong).Lately()}, {"none", nil}}}}})

@@ -107,10 +107,10 @@ func TestState_OfLinks(t *testing.T) {
 func TestState_OfTheLastMinutes(t *testing.T) {
 	s := sourceOf(t)
 	h := s.PD.History
-	h.Model("a").RecordFirst(history.Parts{Wait: 2 * time.Millisecond, Prefill: 30 * time.Millisecond, Transfer: 8500 * time.Microsecond}, noon)
-	h.Model("a").RecordAnswer(history.Prompt{Tokens: 100, Predicted: 50, Cached: 25, Reported: true}, 10, noon)
-	h.Model("b").RecordAnswer(history.Prompt{Tokens: 100}, 10, noon)
-	h.Model("b").RecordGaps([]time.Duration{5 * time.Millisecond}, noon)
+	h.Model("a", noon).RecordFirst(history.Parts{Wait: 2 * time.Millisecond, Prefill: 30 * time.Millisecond, Transfer: 8500 * time.Microsecond}, noon)
+	h.Model("a", noon).RecordAnswer(history.Prompt{Tokens: 100, Predicted: 50, Cached: 25, Reported: true}, 10, noon)
+	h.Model("b", noon).RecordAnswer(history.Prompt{Tokens: 100}, 10, noon)
+	h.Model("b", noon).RecordGaps([]time.Duration{5 * time.Millisecond}, noon)
 	text := shown(t, &s, "a", noon)
 	for path, want := range map[string]string{
 		"history.points.#":                "90",

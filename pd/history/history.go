@@ -12,6 +12,8 @@ const (
 	Steps = 90
 	// maxModels bounds the memory: further models are kept together, as Others.
 	maxModels = 16
+	// idleFor is after which time without a record the place of a model is another's, where there is none.
+	idleFor = time.Minute
 )
 
 // Others is the name of the models for which there was no place.
@@ -26,8 +28,9 @@ type History struct {
 // New returns a history in which nothing has happened.
 func New() *History { return &History{models: make(map[string]*Series)} }
 
-// Model is the series of a model, to record in; nil of a nil history.
-func (h *History) Model(name string) *Series {
+// Model is the series of a model, to record in; nil of a nil history. Where there are too many, one that has been idle
+// makes place for it: adapters come and go.
+func (h *History) Model(name string, now time.Time) *Series {
 	if h == nil {
 		return nil
 	}
@@ -37,15 +40,35 @@ func (h *History) Model(name string) *Series {
 	if s != nil {
 		return s
 	}
-	if len(h.models) >= maxModels {
+	if len(h.models) >= maxModels && !h.makePlaceLocked(now) {
 		name = Others
-		if s = h.models[name]; s != nil {
-			return s
+	}
+	return h.seriesLocked(name, now)
+}
+
+func (h *History) seriesLocked(name string, now time.Time) *Series {
+	s := h.models[name]
+	if s == nil {
+		s = &Series{recorded: now}
+		h.models[name] = s
+	}
+	return s
+}
+
+// makePlaceLocked counts the model that has been idle for longest with the others, and reports whether there is one.
+func (h *History) makePlaceLocked(now time.Time) bool {
+	idle, since := "", now.Add(-idleFor)
+	for name, s := range h.models {
+		if recorded := s.lastRecorded(); name != Others && !recorded.After(since) {
+			idle, since = name, recorded
 		}
 	}
-	s = new(Series)
-	h.models[name] = s
-	return s
+	if idle == "" {
+		return false
+	}
+	h.models[idle].moveTo(h.seriesLocked(Others, now))
+	delete(h.models, idle)
+	return true
 }
 
 // Models are the models of which something is kept, by name, Others last.

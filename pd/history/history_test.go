@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +18,7 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 // is younger than that.
 func TestHistory_ViewIsByStep(t *testing.T) {
 	h := New()
-	s := h.Model("m")
+	s := h.Model("m", noon)
 	s.RecordFirst(Parts{Wait: 10 * time.Millisecond, Prefill: 30 * time.Millisecond, Transfer: 20 * time.Millisecond}, noon)
 	s.RecordFirst(Parts{Wait: 30 * time.Millisecond, Aggregated: 50 * time.Millisecond}, noon.Add(Step-1))
 	s.RecordFirst(Parts{Together: time.Second}, noon.Add(Step))
@@ -45,7 +46,7 @@ func TestHistory_ViewIsByStep(t *testing.T) {
 // What is older than the history is forgotten, whether or not something has taken its place.
 func TestHistory_Forgets(t *testing.T) {
 	h := New()
-	h.Model("m").RecordAnswer(Prompt{Tokens: 5}, 7, noon)
+	h.Model("m", noon).RecordAnswer(Prompt{Tokens: 5}, 7, noon)
 	count := func(now time.Time) (answers int) {
 		for _, p := range h.View("", now).Points {
 			answers += p.Answers
@@ -58,7 +59,7 @@ func TestHistory_Forgets(t *testing.T) {
 	if n := count(noon.Add(Steps * Step)); n != 0 {
 		t.Errorf("after it there are %d", n)
 	}
-	h.Model("m").RecordAnswer(Prompt{Tokens: 5}, 7, noon.Add(Steps*Step))
+	h.Model("m", noon.Add(Steps*Step)).RecordAnswer(Prompt{Tokens: 5}, 7, noon.Add(Steps*Step))
 	if n := count(noon.Add(Steps * Step)); n != 1 {
 		t.Errorf("in the place of an old step there are %d", n)
 	}
@@ -68,7 +69,7 @@ func TestHistory_Forgets(t *testing.T) {
 func TestHistory_IsBoundedInModels(t *testing.T) {
 	h := New()
 	for i := range 100 {
-		h.Model(fmt.Sprintf("m%02d", i)).RecordAnswer(Prompt{Tokens: 10, Predicted: 4, Cached: 3, Reported: i%2 == 0}, 2, noon)
+		h.Model(fmt.Sprintf("m%02d", i), noon).RecordAnswer(Prompt{Tokens: 10, Predicted: 4, Cached: 3, Reported: i%2 == 0}, 2, noon)
 	}
 	names := h.Models()
 	if len(names) != maxModels+1 || names[0] != "m00" || names[maxModels] != Others {
@@ -84,10 +85,49 @@ func TestHistory_IsBoundedInModels(t *testing.T) {
 	}
 }
 
+// A model that comes when there are too many takes the place of one that has been idle for a minute, such as an adapter
+// that is gone: what that one had, and what its streams record still, counts with the others.
+func TestHistory_AModelTakesThePlaceOfAnIdleOne(t *testing.T) {
+	h := New()
+	streams := make([]*Series, maxModels)
+	for i := range streams {
+		name := fmt.Sprintf("adapter-%02d", i)
+		streams[i] = h.Model(name, noon)
+		h.Model(name, noon).RecordAnswer(Prompt{Tokens: 10}, 2, noon.Add(time.Duration(i)*time.Millisecond))
+	}
+	answer := func(model string, at time.Time) { h.Model(model, at).RecordAnswer(Prompt{Tokens: 10}, 2, at) }
+	soon, later := noon.Add(30*time.Second), noon.Add(65*time.Second)
+	answer("base", soon) // all others were asked for just now
+	if n := h.View(Others, soon).Lately.Answers; n != 1 || slices.Contains(h.Models(), "base") {
+		t.Fatalf("%d answers of others, models %v", n, h.Models())
+	}
+	streams[1].RecordGaps([]time.Duration{time.Millisecond}, soon) // it streams on
+	answer("base", later)
+	answer("base", later)
+	answer("next", later)
+	for model, want := range map[string]bool{"base": true, "next": true, "adapter-00": false, "adapter-01": true, "adapter-02": false, "adapter-03": true, Others: true} {
+		if slices.Contains(h.Models(), model) != want {
+			t.Errorf("%s: not %v, of %v", model, want, h.Models())
+		}
+	}
+	streams[0].RecordFailure(later)
+	answers := func(model string) (n, failed int) {
+		for _, p := range h.View(model, later).Points {
+			n, failed = n+p.Answers, failed+p.Failed
+		}
+		return n, failed
+	}
+	for model, want := range map[string][2]int{"base": {2, 0}, "next": {1, 0}, "adapter-01": {1, 0}, Others: {3, 1}, "": {maxModels + 4, 1}} {
+		if n, failed := answers(model); n != want[0] || failed != want[1] {
+			t.Errorf("%q: %d answers, %d failed, want %v", model, n, failed, want)
+		}
+	}
+}
+
 // A quantile is right to a tenth, over the whole range of times that matter.
 func TestHistory_Quantiles(t *testing.T) {
 	h := New()
-	s := h.Model("m")
+	s := h.Model("m", noon)
 	for _, scale := range []time.Duration{time.Millisecond, 40 * time.Millisecond, time.Second, 2 * time.Minute} {
 		now := noon.Add(scale * 1000)
 		var gaps []time.Duration
@@ -105,7 +145,7 @@ func TestHistory_Quantiles(t *testing.T) {
 	if short := h.View("none", noon).Lately; short.ITL99 != 0 {
 		t.Errorf("of none: %v", short.ITL99)
 	}
-	h.Model("ends").RecordGaps([]time.Duration{0, time.Nanosecond, 1e6 * time.Hour}, noon)
+	h.Model("ends", noon).RecordGaps([]time.Duration{0, time.Nanosecond, 1e6 * time.Hour}, noon)
 	if ends := h.View("ends", noon).Lately; ends.ITL50 > smallestBin || ends.ITL99 < 15*time.Minute {
 		t.Errorf("beyond the bins: %v, %v", ends.ITL50, ends.ITL99)
 	}
@@ -114,7 +154,7 @@ func TestHistory_Quantiles(t *testing.T) {
 // A gateway without a history records nothing, and shows an empty one.
 func TestHistory_NilKeepsNothing(t *testing.T) {
 	var h *History
-	s := h.Model("m")
+	s := h.Model("m", noon)
 	s.RecordFirst(Parts{Wait: 1}, noon)
 	s.RecordGaps([]time.Duration{1}, noon)
 	s.RecordAnswer(Prompt{Tokens: 1}, 1, noon)
@@ -127,7 +167,7 @@ func TestHistory_NilKeepsNothing(t *testing.T) {
 // Recording allocates nothing: it happens with every token.
 func TestHistory_RecordsWithoutAllocating(t *testing.T) {
 	h := New()
-	s, gaps := h.Model("m"), make([]time.Duration, 16)
+	s, gaps := h.Model("m", noon), make([]time.Duration, 16)
 	if n := testing.AllocsPerRun(100, func() { s.RecordGaps(gaps, noon); s.RecordFirst(Parts{}, noon) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -139,10 +179,10 @@ func TestCounts_OfTwoGatewaysAreThoseOfOne(t *testing.T) {
 	here, there, both := New(), New(), New()
 	record := func(h *History, ttft time.Duration, at time.Time) {
 		for _, h := range []*History{h, both} {
-			h.Model("m").RecordFirst(Parts{Prefill: ttft}, at)
-			h.Model("m").RecordGaps([]time.Duration{ttft / 10, 1e6 * time.Hour}, at)
-			h.Model("m").RecordAnswer(Prompt{Tokens: 10, Predicted: 6, Cached: 5, Reported: true}, 7, at)
-			h.Model("m").RecordFailure(at)
+			h.Model("m", at).RecordFirst(Parts{Prefill: ttft}, at)
+			h.Model("m", at).RecordGaps([]time.Duration{ttft / 10, 1e6 * time.Hour}, at)
+			h.Model("m", at).RecordAnswer(Prompt{Tokens: 10, Predicted: 6, Cached: 5, Reported: true}, 7, at)
+			h.Model("m", at).RecordFailure(at)
 		}
 	}
 	for i := range 99 {
@@ -181,8 +221,8 @@ func sent(t *testing.T, c *Counts) *Counts {
 func TestCounts_AreAlignedByTheClockOfTheirReader(t *testing.T) {
 	for _, wrong := range []time.Duration{0, 3 * time.Second, -3 * time.Second, 10 * time.Minute, -24 * time.Hour} {
 		here, there := New(), New()
-		here.Model("m").RecordFailure(noon)
-		there.Model("m").RecordFailure(noon.Add(-wrong))
+		here.Model("m", noon).RecordFailure(noon)
+		there.Model("m", noon.Add(-wrong)).RecordFailure(noon.Add(-wrong))
 		now := noon.Add(25 * time.Second)
 		sum := here.Counts("m", now)
 		sum.Add(there.Counts("m", now.Add(-wrong)), wrong)

@@ -113,12 +113,51 @@ func (s *step) point() Point {
 
 // Series is the history of one model. nil records nothing.
 type Series struct {
-	mu    sync.Mutex // guards steps
-	steps [Steps]step
+	mu       sync.Mutex // guards the rest
+	steps    [Steps]step
+	recorded time.Time // when something was recorded last, or else it was made
+	moved    *Series   // has what was here, and takes what is recorded here: what holds this one goes on with it
+}
+
+// lock locks the series that takes what is recorded, and returns it.
+func (s *Series) lock() *Series {
+	s.mu.Lock()
+	moved := s.moved
+	if moved == nil {
+		return s
+	}
+	s.mu.Unlock()
+	return moved.lock()
+}
+
+func (s *Series) lastRecorded() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.recorded
+}
+
+// moveTo gives another series what is recorded here, and will be.
+func (s *Series) moveTo(other *Series) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	other.mu.Lock()
+	defer other.mu.Unlock()
+	for i := range s.steps {
+		from, to := &s.steps[i], &other.steps[i]
+		switch {
+		case from.Number == to.Number:
+			to.merge(from)
+		case from.Number > to.Number:
+			*to = *from
+		}
+	}
+	clear(s.steps[:])
+	s.moved = other
 }
 
 // at is the step that contains a time, empty where an older one was in its place. The mutex is held.
 func (s *Series) at(now time.Time) *step {
+	s.recorded = now
 	n := numberOf(now)
 	st := &s.steps[n%Steps]
 	if st.Number != n {
@@ -132,7 +171,7 @@ func (s *Series) RecordFirst(p Parts, now time.Time) {
 	if s == nil {
 		return
 	}
-	s.mu.Lock()
+	s = s.lock()
 	defer s.mu.Unlock()
 	st := s.at(now)
 	st.First++
@@ -145,7 +184,7 @@ func (s *Series) RecordGaps(gaps []time.Duration, now time.Time) {
 	if s == nil || len(gaps) == 0 {
 		return
 	}
-	s.mu.Lock()
+	s = s.lock()
 	defer s.mu.Unlock()
 	st := s.at(now)
 	for _, gap := range gaps {
@@ -160,7 +199,7 @@ func (s *Series) RecordAnswer(p Prompt, outputTokens int, now time.Time) {
 	if s == nil {
 		return
 	}
-	s.mu.Lock()
+	s = s.lock()
 	defer s.mu.Unlock()
 	st := s.at(now)
 	st.Answers++
@@ -179,7 +218,7 @@ func (s *Series) RecordFailure(now time.Time) {
 	if s == nil {
 		return
 	}
-	s.mu.Lock()
+	s = s.lock()
 	defer s.mu.Unlock()
 	s.at(now).Failed++
 }
