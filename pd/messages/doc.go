@@ -17,7 +17,7 @@
 // tool_result, empty text, system messages inside the conversation, and for vLLM before
 // 0.24 a tool_result that is a list. So is what has no place in chat or needs the engine's
 // template: images, documents, thinking that is not disabled, server tools, and every field and block that is
-// not named here. cache_control and metadata mean nothing to the engines and are dropped.
+// not named here. cache_control, metadata and service_tier mean nothing to the engines and are dropped.
 //
 // What every version refuses is an *InvalidError.
 //
