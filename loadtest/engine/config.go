@@ -144,7 +144,7 @@ type Config struct {
 
 	// CachedTokensInUsage reports usage.prompt_tokens_details.cached_tokens.
 	CachedTokensInUsage bool
-	// Embeddings serves the paths of pooling models: /v1/embeddings, /rerank, /score, /classify,
+	// Embeddings serves the paths of pooling models: /v1/embeddings, /v2/embed, /rerank, /score, /classify,
 	// /pooling.
 	Embeddings bool
 	// NoReady has no /ready, as SGLang before it.

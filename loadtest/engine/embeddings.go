@@ -3,7 +3,9 @@ package engine
 import (
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/json"
 	"math"
+	"net/http"
 )
 
 // embeddingSize is the length of a vector.
@@ -25,6 +27,33 @@ func (e *Engine) embeddings(x *exchange) error {
 			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(f))
 		}
 		return map[string]any{"embedding": base64.StdEncoding.EncodeToString(b)}
+	})
+	return nil
+}
+
+// cohereEmbed serves /v2/embed, Cohere's API of embeddings as vLLM has it (entrypoints/pooling/embed), for texts as numbers.
+func (e *Engine) cohereEmbed(x *exchange) error {
+	var in struct {
+		Model string   `json:"model"`
+		Texts []string `json:"texts"`
+	}
+	if err := x.decode(&in); err != nil {
+		return err
+	}
+	if len(in.Texts) == 0 {
+		return badRequest("texts", "Exactly one of texts, images, or inputs must be provided, and it must be non-empty")
+	}
+	texts, err := json.Marshal(in.Texts)
+	if err != nil {
+		return err
+	}
+	p, err := e.pool(in.Model, texts)
+	if err != nil {
+		return err
+	}
+	writeJSON(x.w, http.StatusOK, map[string]any{
+		"id": "embd-" + x.id, "embeddings": map[string]any{"float": p.vectors}, "texts": in.Texts, "response_type": "embeddings_by_type",
+		"meta": map[string]any{"api_version": map[string]string{"version": "2"}, "billed_units": map[string]int{"input_tokens": e.usageOf(p.prompts, 0, 0).PromptTokens}},
 	})
 	return nil
 }

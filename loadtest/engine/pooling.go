@@ -12,7 +12,7 @@ import (
 
 // poolingRoutes are the paths of embeddings and of their like.
 func poolingRoutes() map[string]route {
-	routes := map[string]route{"POST /v1/embeddings": {pathModel, (*Engine).embeddings}, "POST /pooling": {pathModel, (*Engine).pooling}}
+	routes := map[string]route{"POST /v1/embeddings": {pathModel, (*Engine).embeddings}, "POST /v2/embed": {pathModel, (*Engine).cohereEmbed}, "POST /pooling": {pathModel, (*Engine).pooling}}
 	for _, path := range []string{"/rerank", "/v1/rerank", "/v2/rerank"} {
 		routes["POST "+path] = route{pathModel, (*Engine).rerank}
 	}

@@ -72,6 +72,12 @@ var (
 		Anthropic: true, errorBody: anthropicError, errorEvent: anthropicErrorEvent,
 	}
 	Embeddings = single("embeddings", "/v1/embeddings")
+	// CohereEmbed is Cohere's API of embeddings, which vLLM has for their clients.
+	CohereEmbed = &Dialect{
+		Name: "embeddings", Path: "/v2/embed", inspect: inspectCompletions,
+		usages: []string{"meta." + billedUnits}, prompt: "input_tokens", output: "output_tokens",
+		errorBody: openAIError, errorEvent: openAIErrorEvent,
+	}
 	// CountTokens is asked by agents that speak the Messages API.
 	CountTokens = anthropic(single("count_tokens", "/v1/messages/count_tokens"))
 	Tokenize    = single("tokenize", "/tokenize")
@@ -88,7 +94,7 @@ var (
 
 // Dialects lists them all.
 func Dialects() []*Dialect {
-	return append([]*Dialect{Chat, Completions, Responses, Messages, Generate, Embeddings, CountTokens, Tokenize, Detokenize}, pooling...)
+	return append([]*Dialect{Chat, Completions, Responses, Messages, Generate, Embeddings, CohereEmbed, CountTokens, Tokenize, Detokenize}, pooling...)
 }
 
 func single(name, path string) *Dialect {

@@ -136,6 +136,13 @@ func TestReadUsage_OfAMessageIsTheWholePrompt(t *testing.T) {
 }
 
 // What no request has is no count: it would stay in metrics and in a key's limits.
+func TestReadUsage_OfCoheresEmbeddings(t *testing.T) {
+	const answer = `{"embeddings":{"float":[[1]]},"meta":{"api_version":{"version":"2"},"billed_units":{"input_tokens":7}},"usage":{"prompt_tokens":9}}`
+	if got, ok := CohereEmbed.ReadUsage([]byte(answer)); !ok || got.Prompt != (Count{7, true}) || got.Output.Known {
+		t.Errorf("%+v, %v", got, ok)
+	}
+}
+
 func TestReadUsage_OfTooManyTokensIsNone(t *testing.T) {
 	for said, known := range map[string]bool{"0": true, "131072": true, "-1": false, "2147483649": false, "9223372036854775807": false, "1e300": false, `"7"`: false} {
 		got, ok := Chat.ReadUsage([]byte(`{"usage":{"prompt_tokens":` + said + `,"completion_tokens":1}}`))

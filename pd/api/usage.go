@@ -121,11 +121,17 @@ func (d *Dialect) LastUsage(event []byte) bool {
 
 // usageKey is in every body or event that has a usage.
 func (d *Dialect) usageKey() string {
-	if d.Native {
+	switch {
+	case d.Native:
 		return `"meta_info"`
+	case d.usages[0] == "meta."+billedUnits:
+		return `"` + billedUnits + `"`
 	}
 	return `"usage"`
 }
+
+// billedUnits is what Cohere calls usage.
+const billedUnits = "billed_units"
 
 // mostTokens is more than any request has: a longer count would be in metrics and in the key's limits for ever.
 const mostTokens = 1 << 31

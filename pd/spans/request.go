@@ -57,7 +57,7 @@ func operationOf(d *api.Dialect) string {
 		return semconv.GenAIOperationNameChat.Value.AsString()
 	case api.Completions, api.Generate:
 		return semconv.GenAIOperationNameTextCompletion.Value.AsString()
-	case api.Embeddings:
+	case api.Embeddings, api.CohereEmbed:
 		return semconv.GenAIOperationNameEmbeddings.Value.AsString()
 	}
 	return ""

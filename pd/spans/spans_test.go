@@ -101,7 +101,7 @@ func TestLeg_EndsOnce(t *testing.T) {
 func TestRequest_NamesOperationsByTheConventions(t *testing.T) {
 	for d, want := range map[*api.Dialect]string{
 		api.Chat: "chat", api.Responses: "chat", api.Messages: "chat", api.Completions: "text_completion", api.Generate: "text_completion",
-		api.Embeddings: "embeddings", api.Tokenize: "",
+		api.Embeddings: "embeddings", api.CohereEmbed: "embeddings", api.Tokenize: "",
 	} {
 		ended := tracetest.NewSpanRecorder()
 		_, span := StartRequest(context.Background(), sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(ended)).Tracer(""), "id", d)

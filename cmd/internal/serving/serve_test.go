@@ -182,9 +182,10 @@ func TestServe_PassesOnWhatOneServerAnswers(t *testing.T) {
 		rerank = `{"model":"test-model","query":"a river","documents":["a stream","a bicycle","a river"],"top_n":2}`
 		score  = `{"model":"test-model","queries":"a river","documents":["a stream","a bicycle"]}`
 		input  = `{"model":"test-model","input":["hello","there"]}`
+		texts  = `{"model":"test-model","texts":["hello","there"],"input_type":"search_query","embedding_types":["float"]}`
 	)
 	for _, x := range []struct{ path, body, says string }{
-		{"/v1/embeddings", input, "data.#.embedding"},
+		{"/v1/embeddings", input, "data.#.embedding"}, {"/v2/embed", texts, "embeddings.float"},
 		{"/tokenize", `{"model":"test-model","prompt":"hello"}`, "tokens"},
 		{"/detokenize", `{"model":"test-model","tokens":[1,2,3]}`, "prompt"},
 		{"/rerank", rerank, "results.#.relevance_score"}, {"/v1/rerank", rerank, "results.#.index"}, {"/v2/rerank", rerank, "results.#.index"},
