@@ -81,11 +81,14 @@ func (e *Engine) countTokens(x *exchange) error {
 	if err != nil {
 		return err
 	}
-	work, err := e.prepare(x, chat)
+	if _, err := e.adapterOf(in.Model); err != nil {
+		return err
+	}
+	prompt, err := e.render(conversation{tools: chat.Tools, messages: chat.Messages, addGeneration: true})
 	if err != nil {
 		return err
 	}
-	writeJSON(x.w, http.StatusOK, map[string]int{"input_tokens": len(work.generation.prompts[0])})
+	writeJSON(x.w, http.StatusOK, map[string]int{"input_tokens": len(prompt)})
 	return nil
 }
 

@@ -30,3 +30,16 @@ func TestSGLang_HealthWaitsForTheScheduler(t *testing.T) {
 		t.Errorf("/ready of an older engine: %d", status)
 	}
 }
+
+// SGLang counts with its tokenizer alone (srt/entrypoints/anthropic/serving.py, handle_count_tokens): a server of a
+// pair has no bootstrap room to ask for.
+func TestSGLang_CountsTokensWithoutABootstrapRoom(t *testing.T) {
+	for _, role := range []string{RolePrefill, RoleDecode} {
+		e := start(t, func(cfg *Config) { cfg.Connector, cfg.Role = ConnectorSGLang, role })
+		messages := []fields{{"role": "user", "content": "the river"}}
+		want := len(ask[tokenizeAnswer](t, e, "/tokenize", fields{"messages": messages}).Tokens)
+		if got := ask[map[string]int](t, e, "/v1/messages/count_tokens", fields{"messages": messages})["input_tokens"]; got != want || want == 0 {
+			t.Errorf("%s: %d tokens, /tokenize has %d", role, got, want)
+		}
+	}
+}
