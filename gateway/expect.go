@@ -10,8 +10,13 @@ import (
 var expectsContinue = []byte("100-continue")
 
 // spellExpect spells a head's Expect as fasthttp knows it: Java's HttpClient says 100-Continue, and the
-// value is without regard to case (RFC 9110, 10.1.1). What else it may be has been refused (head.field).
+// value is without regard to case (RFC 9110, 10.1.1). What else it may be has been refused (head.field). A client of
+// HTTP/1.0 would take 100 for the answer.
 func spellExpect(h *fasthttp.RequestHeader) (unchanged fasthttp.RequestConfig) {
+	if !h.IsHTTP11() {
+		h.Del(fasthttp.HeaderExpect)
+		return unchanged
+	}
 	if expect := h.Peek(fasthttp.HeaderExpect); len(expect) > 0 && !bytes.Equal(expect, expectsContinue) {
 		h.SetBytesV(fasthttp.HeaderExpect, expectsContinue)
 	}

@@ -105,3 +105,13 @@ func TestExpect_AnySpellingIsAskedForItsBody(t *testing.T) {
 		}
 	}
 }
+
+// HTTP/1.0 has no interim answers: a client takes 100 for the answer to its request (RFC 9110, 10.1.1).
+func TestExpect_OfHTTP10IsIgnored(t *testing.T) {
+	e := complete()
+	g := run(t, usual(t, "ada"), e.roundTrip, alone(t))
+	head := strings.Replace(completionHead("Authorization: Bearer sk-ada\r\nExpect: 100-continue\r\nContent-Length: 27\r\n"), "HTTP/1.1", "HTTP/1.0", 1)
+	if got := g.say(head + `{"model":"m","prompt":"hi"}`); !strings.HasPrefix(got, "HTTP/1.1 200 OK\r\n") || strings.Count(got, "HTTP/1.") != 1 {
+		t.Errorf("%.500s", got)
+	}
+}
