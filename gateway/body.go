@@ -62,7 +62,7 @@ type bodyBuffer struct {
 var errBodyTooLarge = errors.New("the body is larger than the limit")
 
 func (s *Server) newBodyBuffer(length int) *bodyBuffer {
-	return &bodyBuffer{length: length, most: s.cfg.MaxBody, counted: reservedBytes{budget: &s.bodies, bytes: freeBytes}, memory: &s.bodyMemory}
+	return &bodyBuffer{length: length, most: s.cfg.MaxBody, counted: reservedBytes{budget: s.bodies, bytes: freeBytes}, memory: &s.bodyMemory}
 }
 
 // readAll reads to the end of the body. An announced length is counted at once, so that some

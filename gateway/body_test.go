@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tandem-gateway/tandem/pd/bytebudget"
 )
 
 // head is that of a completion, with these headers.
@@ -57,7 +59,7 @@ func TestBody_AsLargeAsTheLimit(t *testing.T) {
 			}
 		}
 	}
-	if now := g.server.bodies.now.Load(); now != 0 {
+	if now := g.server.bodies.Taken(); now != 0 {
 		t.Errorf("%d bytes are still counted", now)
 	}
 }
@@ -184,7 +186,7 @@ func TestBody_Budget(t *testing.T) {
 	if _, err := io.WriteString(first, completionHead(fmt.Sprintf("Content-Length: %d\r\n", long))+strings.Repeat(" ", prefetched)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the first is counted", func() bool { return g.server.bodies.now.Load() == long-freeBytes })
+	eventually(t, "the first is counted", func() bool { return g.server.bodies.Taken() == long-freeBytes })
 	if got := g.say(completionHead(fmt.Sprintf("Connection: close\r\nContent-Length: %d\r\n", freeBytes+1)) + strings.Repeat(" ", freeBytes+1)); !strings.HasPrefix(got, "HTTP/1.1 503 ") || !strings.Contains(got, "overloaded") {
 		t.Errorf("beyond the budget: %.300s", got)
 	}
@@ -195,7 +197,7 @@ func TestBody_Budget(t *testing.T) {
 		t.Errorf("a short one: %d %s", got.status, got.body)
 	}
 	_ = first.Close()
-	eventually(t, "it is given back", func() bool { return g.server.bodies.now.Load() == 0 })
+	eventually(t, "it is given back", func() bool { return g.server.bodies.Taken() == 0 })
 	if got := g.post(`{"model":"m","prompt":"` + strings.Repeat("x", 2*freeBytes) + `"}`); got.status != 200 {
 		t.Errorf("afterwards: %d %s", got.status, got.body)
 	}
@@ -220,7 +222,7 @@ func leavesRoom(t *testing.T, most int, tenants ...string) {
 	announce := func() (answer string) {
 		conn := g.dial()
 		announced := completionHead(fmt.Sprintf("Authorization: Bearer sk-eve\r\nContent-Length: %d\r\n", long)) + strings.Repeat(" ", prefetched)
-		before := g.server.bodies.now.Load()
+		before := g.server.bodies.Taken()
 		if _, err := io.WriteString(conn, announced); err != nil {
 			t.Fatal(err)
 		}
@@ -235,7 +237,7 @@ func leavesRoom(t *testing.T, most int, tenants ...string) {
 			case answer = <-answered:
 				return true
 			default:
-				return g.server.bodies.now.Load() > before
+				return g.server.bodies.Taken() > before
 			}
 		})
 		return answer
@@ -257,50 +259,18 @@ func leavesRoom(t *testing.T, most int, tenants ...string) {
 	}
 }
 
-// One body of a tenant may take all that is left, several what they leave free.
-func TestBodyBudget_SharesOfTenants(t *testing.T) {
-	budget := bodyBudget{most: 100}
-	body := func(tenant string) *reservedBytes {
-		return &reservedBytes{budget: &budget, tenant: tenant, bytes: freeBytes}
-	}
-	eve, eve2, ada, ada2, none := body("eve"), body("eve"), body("ada"), body("ada"), body("")
-	for i, x := range []struct {
-		of   *reservedBytes
-		size int // beyond what is free
-		fits bool
-		now  int64
-	}{
-		{eve, 60, true, 60}, {eve, 101, false, 60}, {eve2, 1, false, 60}, {eve, 90, true, 90}, {ada, 10, true, 100}, {eve, 0, true, 10},
-		{eve, 30, true, 40}, {eve2, 16, false, 40}, {eve2, 15, true, 55}, {ada2, 18, false, 55}, {ada2, 17, true, 72}, {none, 28, true, 100},
-		{none, 0, true, 72}, {eve, 0, true, 42}, {eve2, 0, true, 27}, {ada, 0, true, 17}, {ada2, 0, true, 0},
-	} {
-		fits := true
-		if x.size == 0 {
-			x.of.release()
-		} else {
-			fits = x.of.grow(freeBytes + x.size)
-		}
-		if now := budget.now.Load(); fits != x.fits || now != x.now {
-			t.Errorf("step %d: %v, %d counted; want %v, %d", i, fits, now, x.fits, x.now)
-		}
-	}
-	if len(budget.ofTenants) > 0 {
-		t.Errorf("tenants without bodies are kept: %v", budget.ofTenants)
-	}
-}
-
 // A body that a budget refuses leaves it as it was.
 func TestReservedBytes(t *testing.T) {
-	budget := bodyBudget{most: 100}
-	a, b := reservedBytes{budget: &budget, bytes: 10}, reservedBytes{budget: &budget, bytes: 10}
+	budget := bytebudget.New(100)
+	a, b := reservedBytes{budget: budget, bytes: 10}, reservedBytes{budget: budget, bytes: 10}
 	for i, x := range []struct {
 		of    *reservedBytes
 		bytes int
 		fits  bool
 		now   int64
 	}{{&a, 10, true, 0}, {&a, 5, true, 0}, {&a, 70, true, 60}, {&b, 51, false, 60}, {&b, 50, true, 100}, {&b, 51, false, 100}, {&a, 70, true, 100}, {&b, 9, true, 100}} {
-		if fits := x.of.grow(x.bytes); fits != x.fits || budget.now.Load() != x.now {
-			t.Errorf("%d: %v, %d counted", i, fits, budget.now.Load())
+		if fits := x.of.grow(x.bytes); fits != x.fits || budget.Taken() != x.now {
+			t.Errorf("%d: %v, %d counted", i, fits, budget.Taken())
 		}
 	}
 }
@@ -308,14 +278,14 @@ func TestReservedBytes(t *testing.T) {
 // What is given back twice is given back once: a request that a proxy asks for in vain is judged
 // and ended by different hands.
 func TestReservedBytes_GivenBackTwice(t *testing.T) {
-	budget := bodyBudget{most: 1 << 20}
-	r := reservedBytes{budget: &budget, bytes: freeBytes}
+	budget := bytebudget.New(1 << 20)
+	r := reservedBytes{budget: budget, bytes: freeBytes}
 	if !r.grow(3 * freeBytes) {
 		t.Fatal("there is room")
 	}
 	for range 2 {
 		r.release()
-		if now := budget.now.Load(); now != 0 {
+		if now := budget.Taken(); now != 0 {
 			t.Errorf("%d bytes are counted", now)
 		}
 	}
@@ -353,12 +323,12 @@ func TestBodyBuffer_Add(t *testing.T) {
 				break
 			}
 		}
-		if !errors.Is(err, x.err) || len(b.data) != x.length || s.bodies.now.Load() != x.counted || cap(b.data) > max(freeBytes, int(x.counted)+freeBytes) {
-			t.Errorf("%s: %d bytes, room for %d, counted %d, %v", x.name, len(b.data), cap(b.data), s.bodies.now.Load(), err)
+		if !errors.Is(err, x.err) || len(b.data) != x.length || s.bodies.Taken() != x.counted || cap(b.data) > max(freeBytes, int(x.counted)+freeBytes) {
+			t.Errorf("%s: %d bytes, room for %d, counted %d, %v", x.name, len(b.data), cap(b.data), s.bodies.Taken(), err)
 		}
 		b.counted.release()
 		b.counted.release()
-		if now := s.bodies.now.Load(); now != 0 {
+		if now := s.bodies.Taken(); now != 0 {
 			t.Errorf("%s: %d bytes are counted when it is gone", x.name, now)
 		}
 	}
@@ -400,8 +370,8 @@ func TestBodyBuffer_ReadAll(t *testing.T) {
 			s := decoder(most)
 			b := s.newBodyBuffer(x.announced)
 			body, err := b.readAll(&pieceReader{bytes.Repeat([]byte("x"), x.length), size})
-			if !errors.Is(err, x.err) || x.err == nil && len(body) != x.length || s.bodies.now.Load() != x.counted {
-				t.Errorf("%d bytes, announced %d, in pieces of %d: %d bytes, %d are counted, %v", x.length, x.announced, size, len(body), s.bodies.now.Load(), err)
+			if !errors.Is(err, x.err) || x.err == nil && len(body) != x.length || s.bodies.Taken() != x.counted {
+				t.Errorf("%d bytes, announced %d, in pieces of %d: %d bytes, %d are counted, %v", x.length, x.announced, size, len(body), s.bodies.Taken(), err)
 			}
 		}
 	}

@@ -78,7 +78,7 @@ func (s *Server) decode(ctx context.Context, tenant string, body []byte, coding 
 		return nil, wrong
 	}
 	defer func() { _ = r.Close() }() // it holds nothing but memory
-	counted := reservedBytes{budget: &s.bodies, tenant: tenant, bytes: freeBytes}
+	counted := reservedBytes{budget: s.bodies, tenant: tenant, bytes: freeBytes}
 	defer counted.release()
 	most := s.cfg.MaxBody + 1 // one more byte shows that it is too large
 	decoded = make([]byte, 0, min(most, freeBytes))

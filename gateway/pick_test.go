@@ -351,11 +351,11 @@ func TestPickExchange_AProxyThatStopsBeforeTheChoice(t *testing.T) {
 	if err == nil {
 		err = e.AddBody([]byte(strings.Repeat(" ", 2*freeBytes)))
 	}
-	if err != nil || g.server.bodies.now.Load() == 0 {
-		t.Fatalf("%d bytes are counted, %v", g.server.bodies.now.Load(), err)
+	if err != nil || g.server.bodies.Taken() == 0 {
+		t.Fatalf("%d bytes are counted, %v", g.server.bodies.Taken(), err)
 	}
 	e.End()
-	if now := g.server.bodies.now.Load(); now != 0 {
+	if now := g.server.bodies.Taken(); now != 0 {
 		t.Errorf("%d bytes stay counted", now)
 	}
 	if n := g.picked("unknown", "client_gone"); n != 1 {
@@ -397,7 +397,7 @@ func TestPickExchange_ARefusalGivesItsBytesBackOnce(t *testing.T) {
 		}
 		e.Refuse(err)
 		e.End()
-		if now := g.server.bodies.now.Load(); now != 0 {
+		if now := g.server.bodies.Taken(); now != 0 {
 			t.Errorf("%s: %d bytes are counted", body, now)
 		}
 	}
@@ -451,7 +451,7 @@ func TestPickExchange_Refuses(t *testing.T) {
 			t.Errorf("%s: %v are counted", x.name, counted)
 		}
 		nothingHeld(t, g.queue, g.fleet.Servers()[0])
-		if now := g.server.bodies.now.Load(); now != 0 {
+		if now := g.server.bodies.Taken(); now != 0 {
 			t.Errorf("%s: %d bytes stay counted", x.name, now)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/bytebudget"
 	"github.com/tandem-gateway/tandem/pd/enginehttp/http1"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -81,7 +82,7 @@ type Server struct {
 	log     *slog.Logger
 	app     *fiber.App
 
-	bodies     bodyBudget
+	bodies     *bytebudget.Budget // of those that are still arriving
 	bodyMemory bodyMemory
 	decoding   chan struct{} // as many as may decode bodies at once
 	observe    Observer
@@ -100,7 +101,7 @@ type Server struct {
 func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *Server {
 	s := &Server{
 		cfg: cfg, pd: o, fleet: o.Fleet, access: a, metrics: metrics, tracer: o.Tracer, log: o.Log, observe: func(Arrival) Observation { return unobserved{} },
-		bodies: bodyBudget{most: cfg.MaxArriving}, decoding: make(chan struct{}, runtime.GOMAXPROCS(0)),
+		bodies: bytebudget.New(cfg.MaxArriving), decoding: make(chan struct{}, runtime.GOMAXPROCS(0)),
 		tenants: tenantLabels{most: cfg.TenantLabels, named: make(map[string]bool)},
 	}
 	s.life.Begin(context.Background())

@@ -186,7 +186,7 @@ func endLegSpan(span spans.Leg, failed *LegError) {
 // sendWhole sends a leg and reads its whole answer, for which it waits for so long: errSilent. Where that is long, it is
 // counted until it is returned.
 func (o *Orchestrator) sendWhole(ctx context.Context, patience time.Duration, leg Leg, server *pools.Server, st *requestState, path, id string, part connector.LegRequest) (*http.Response, []byte, *LegError) {
-	held := o.Answers.Hold()
+	held := o.Answers.Hold(st.req.Tenant)
 	defer held.Release()
 	return o.sendHeld(ctx, patience, leg, server, st, path, id, part, &held)
 }

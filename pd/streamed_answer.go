@@ -80,7 +80,7 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 		return nil, failedSend(legCtx, leg, server.ID(), err)
 	}
 	if resp.StatusCode != http.StatusOK || !isEventStream(resp) {
-		return nil, o.notAStream(legCtx, leg, server, resp)
+		return nil, o.notAStream(legCtx, st, leg, server, resp)
 	}
 	steps := o.newStepSampler(server, st.req)
 	s := &legStream{
@@ -316,9 +316,9 @@ func (a streamedAnswer) observeMargin(st *requestState, b *binding, at time.Time
 }
 
 // notAStream judges an answer that should have been an event stream.
-func (o *Orchestrator) notAStream(ctx context.Context, leg Leg, server *pools.Server, resp *http.Response) *LegError {
+func (o *Orchestrator) notAStream(ctx context.Context, st *requestState, leg Leg, server *pools.Server, resp *http.Response) *LegError {
 	defer func() { _ = resp.Body.Close() }()
-	held := o.Answers.Hold()
+	held := o.Answers.Hold(st.req.Tenant)
 	defer held.Release()
 	body, err := enginehttp.ReadAnswer(resp, &held)
 	if err != nil {

@@ -54,7 +54,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	if b.pull != nil {
 		defer o.endPullUnseen(b)()
 	}
-	held := o.Answers.Hold()
+	held := o.Answers.Hold(st.req.Tenant)
 	defer func() {
 		if relayed == nil {
 			held.Release()

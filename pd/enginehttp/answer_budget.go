@@ -2,7 +2,8 @@ package enginehttp
 
 import (
 	"errors"
-	"sync/atomic"
+
+	"github.com/tandem-gateway/tandem/pd/bytebudget"
 )
 
 // ErrAnswersHeld is of an answer that was not read to its end.
@@ -11,30 +12,40 @@ var ErrAnswersHeld = errors.New("long answers of other requests take the memory 
 // AnswerBudget bounds the memory of long answers that are held whole at once: from their reading until clients have
 // them.
 type AnswerBudget struct {
-	most int64 // bytes
-	now  atomic.Int64
+	bytes          *bytebudget.Budget
+	severalTenants func() bool
 }
 
-// NewAnswerBudget returns a budget of so many bytes.
-func NewAnswerBudget(most int64) *AnswerBudget { return &AnswerBudget{most: most} }
+// NewAnswerBudget returns a budget of so many bytes, which tenants share while there are several.
+func NewAnswerBudget(most int64, severalTenants func() bool) *AnswerBudget {
+	return &AnswerBudget{bytebudget.New(most), severalTenants}
+}
 
-// Hold returns what one answer will be counted as. Without a budget it is not counted.
-func (b *AnswerBudget) Hold() HeldAnswer { return HeldAnswer{budget: b} }
+// Hold returns what one answer to a tenant, "" where it is nobody's, will be counted as. Without a budget it is not counted.
+func (b *AnswerBudget) Hold(tenant string) HeldAnswer {
+	if b == nil {
+		return HeldAnswer{}
+	}
+	if !b.severalTenants() {
+		tenant = "" // there is nobody to share it with
+	}
+	return HeldAnswer{budget: b.bytes, tenant: tenant}
+}
 
 // HeldAnswer is what one answer is counted as. Its zero value is not counted.
 type HeldAnswer struct {
-	budget *AnswerBudget
+	budget *bytebudget.Budget
+	tenant string
 	bytes  int64
 }
 
-// grow counts an answer as at least so long, unless all of them would be too long.
+// grow counts an answer as at least so long, unless all of them, or those of its tenant, would be too long.
 func (h *HeldAnswer) grow(bytes int) bool {
 	more := int64(bytes) - h.bytes
 	if h.budget == nil || bytes <= usualAnswer || more <= 0 {
 		return true
 	}
-	if h.budget.now.Add(more) > h.budget.most {
-		h.budget.now.Add(-more)
+	if !h.budget.Take(h.tenant, h.bytes, more) {
 		return false
 	}
 	h.bytes += more
@@ -47,7 +58,7 @@ func (h *HeldAnswer) IsCounted() bool { return h.bytes > 0 }
 // Release gives back what is counted. Twice is as good as once.
 func (h *HeldAnswer) Release() {
 	if h.bytes > 0 {
-		h.budget.now.Add(-h.bytes)
+		h.budget.GiveBack(h.tenant, h.bytes)
 		h.bytes = 0
 	}
 }

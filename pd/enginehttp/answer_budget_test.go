@@ -9,14 +9,14 @@ import (
 
 // Long answers are counted while they are held, and refused where all together would be too long. Usual ones never are.
 func TestReadAnswer_IsCountedWhileItIsHeld(t *testing.T) {
-	budget := NewAnswerBudget(8 << 20)
+	budget := NewAnswerBudget(8<<20, func() bool { return false })
 	read := func(length int64, held *HeldAnswer) error {
 		_, err := ReadAnswer(&http.Response{ContentLength: length, Body: io.NopCloser(io.LimitReader(zeros{}, length))}, held)
 		return err
 	}
-	first, second, usual, again := budget.Hold(), budget.Hold(), budget.Hold(), budget.Hold()
-	if err := read(3<<20, &first); err != nil || budget.now.Load() < 3<<20 {
-		t.Errorf("the first: %v, %d bytes", err, budget.now.Load())
+	first, second, usual, again := budget.Hold("eve"), budget.Hold("eve"), budget.Hold("eve"), budget.Hold("eve")
+	if err := read(3<<20, &first); err != nil || budget.bytes.Taken() < 3<<20 {
+		t.Errorf("the first: %v, %d bytes", err, budget.bytes.Taken())
 	}
 	if err := read(5<<20, &second); !errors.Is(err, ErrAnswersHeld) {
 		t.Errorf("the second: %v", err)
@@ -27,7 +27,7 @@ func TestReadAnswer_IsCountedWhileItIsHeld(t *testing.T) {
 	}
 	first.Release()
 	first.Release()
-	if now := budget.now.Load(); now != 0 {
+	if now := budget.bytes.Taken(); now != 0 {
 		t.Errorf("%d bytes are counted of none", now)
 	}
 	if err := read(3<<20, &again); err != nil {

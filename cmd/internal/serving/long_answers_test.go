@@ -2,8 +2,10 @@ package serving
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -11,7 +13,8 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// longAnswerServer is an aggregated engine whose answers have so many bytes. Each ends once it may.
+// longAnswerServer is an aggregated engine whose answers have so many bytes. Each ends once it may, that to the user "ada"
+// at once.
 func longAnswerServer(t *testing.T, bytes int, mayEnd <-chan struct{}) string {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
@@ -19,7 +22,15 @@ func longAnswerServer(t *testing.T, bytes int, mayEnd <-chan struct{}) string {
 		fmt.Fprintf(w, `{"object":"list","data":[{"id":%q,"object":"model","owned_by":"hf"}]}`, testModel)
 	})
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
 		fmt.Fprintf(w, `{"id":"req","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}]`, strings.Repeat("a", bytes))
+		if gjson.GetBytes(body, "user").String() == "ada" {
+			fmt.Fprint(w, "}")
+			return
+		}
 		_ = http.NewResponseController(w).Flush()
 		select {
 		case <-mayEnd:
@@ -71,4 +82,31 @@ func TestLongAnswers_AreBoundedTogether(t *testing.T) {
 			t.Errorf("once they were sent: %d %.200s", got.status, got.body)
 		}
 	}
+}
+
+// A tenant whose long answers do not end leaves room for those of others.
+func TestLongAnswers_OfOneTenantLeaveRoomForOthers(t *testing.T) {
+	t.Parallel()
+	const each = 3 << 20 // read into 4 MiB
+	mayEnd, keys := make(chan struct{}), filepath.Join(t.TempDir(), "keys.yaml")
+	keysFile(t, keys, "sk-eve tenant=eve", "sk-ada tenant=ada")
+	c := newCluster(t, shape{config: func(cfg *config) {
+		cfg.pd.queue.MaxBytes = 13 << 20
+		cfg.access.keysFile, cfg.gateway.SharedKV = keys, true
+		cfg.servers[1].add(serverEntry{URL: longAnswerServer(t, each, mayEnd), Connector: "aggregated"})
+	}})
+	eventually(t, "the server is up", func() bool { return c.metric("tandem_server_up", "") == 1 })
+	const requests = 6
+	var clients sync.WaitGroup
+	for range requests {
+		clients.Go(func() { c.post("/v1/chat/completions", chatBody(""), "Authorization", "Bearer sk-eve") })
+	}
+	eventually(t, "eve's are refused but for those that are held", func() bool {
+		return c.metric("tandem_requests_total", `outcome="overloaded"`) >= requests-3
+	})
+	if got := c.post("/v1/chat/completions", chatBody(`,"user":"ada"`), "Authorization", "Bearer sk-ada"); got.status != http.StatusOK || len(got.body) < each {
+		t.Errorf("ada's: %d %.200s", got.status, got.body)
+	}
+	close(mayEnd)
+	clients.Wait()
 }

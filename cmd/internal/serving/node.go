@@ -231,7 +231,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *metricsRegistry) error {
 		Decisions: decision.NewRecords(cfg.telemetry.history, cfg.telemetry.historyBytes),
 		History:   history.New(),
 		Suspects:  suspects,
-		Answers:   enginehttp.NewAnswerBudget(cfg.pd.queue.MaxBytes),
+		Answers:   enginehttp.NewAnswerBudget(cfg.pd.queue.MaxBytes, n.access.HasSeveralTenants),
 		Metrics:   metrics,
 		Tracer:    binder.Tracer,
 		Log:       n.log,
