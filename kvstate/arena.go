@@ -126,8 +126,8 @@ func (s *arena) link(i, parent uint32) {
 	p.child = i
 }
 
-// unlink takes node i from its siblings. It returns the parent if i was its only child.
-func (s *arena) unlink(i uint32) (childless uint32, ok bool) {
+// unlink takes node i from its siblings. It returns the parent, and that it is childless, if i was its only child.
+func (s *arena) unlink(i uint32) (parent uint32, childless bool) {
 	n := s.node(i)
 	if n.next != 0 {
 		s.node(n.next).prev = n.prev
@@ -136,7 +136,7 @@ func (s *arena) unlink(i uint32) (childless uint32, ok bool) {
 		s.node(n.prev).next = n.next
 		return 0, false
 	}
-	parent := n.prev &^ firstChild
+	parent = n.prev &^ firstChild
 	s.node(parent).child = n.next
 	return parent, n.next == 0
 }

@@ -1,6 +1,7 @@
 package kvstate
 
 import (
+	"encoding/binary"
 	"math"
 	"slices"
 
@@ -94,7 +95,7 @@ func (b *batch) decodeHashes(p []byte) (hashes []uint64, rest []byte, err error)
 // SGLang: the first, signed), or the digest itself, of which the last eight bytes count.
 func decodeHash(p []byte) (uint64, []byte, error) {
 	if len(p) >= 9 && p[0] == 0xcf { // uint64, nearly always
-		return be64(p[1:]), p[9:], nil
+		return binary.BigEndian.Uint64(p[1:]), p[9:], nil
 	}
 	switch msgp.NextType(p) {
 	case msgp.UintType:
@@ -122,12 +123,6 @@ func decodeParent(p []byte) (parent uint64, has bool, rest []byte, err error) {
 	}
 	parent, rest, err = decodeHash(p)
 	return parent, parent != 0 || err != nil, rest, err
-}
-
-func be64(p []byte) uint64 {
-	_ = p[7]
-	return uint64(p[7]) | uint64(p[6])<<8 | uint64(p[5])<<16 | uint64(p[4])<<24 |
-		uint64(p[3])<<32 | uint64(p[2])<<40 | uint64(p[1])<<48 | uint64(p[0])<<56
 }
 
 func lastEight(digest []byte) (v uint64) {

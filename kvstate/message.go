@@ -57,7 +57,7 @@ func parseNumbered(number, payload []byte) (Message, error) {
 	if len(number) < 8 {
 		return Message{}, fmt.Errorf("%w: number of %d bytes", errFrames, len(number))
 	}
-	m := Message{Seq: be64(number), Payload: payload}
+	m := Message{Seq: binary.BigEndian.Uint64(number), Payload: payload}
 	if len(number) >= 24 {
 		copy(m.Publisher[:], number[8:24])
 	}
