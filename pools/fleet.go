@@ -182,8 +182,8 @@ func (w *watched) leave() {
 	w.CloseStandby()
 }
 
-// AwaitAddresses waits until the server's names were looked up, or could not be, where the
-// it is configured not to be probed before.
+// AwaitAddresses waits until the server's names were looked up, or could not be, where it is
+// configured not to be probed before.
 func (s *Server) AwaitAddresses(ctx context.Context) {
 	if s.fleet.cfg.AwaitAddresses {
 		s.addresses.AwaitFirst(ctx)

@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -133,12 +134,7 @@ func (f *Fleet) Models() []Model {
 			add(m)
 		}
 	}
-	slices.SortFunc(models, func(a, b Model) int {
-		if a.ID < b.ID {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(models, func(a, b Model) int { return cmp.Compare(a.ID, b.ID) })
 	return models
 }
 

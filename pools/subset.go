@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"cmp"
 	"net"
 	"net/url"
 	"strings"
@@ -50,14 +51,11 @@ func hostPort(server string) (host, address string) {
 	if err != nil {
 		return "", ""
 	}
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"https": "443"}[u.Scheme]
+	usual := "80"
+	if u.Scheme == "https" {
+		usual = "443"
 	}
-	if port == "" {
-		port = "80"
-	}
-	return u.Hostname(), net.JoinHostPort(u.Hostname(), port)
+	return u.Hostname(), net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), usual))
 }
 
 // Address is the host:port at which the server is reached.

@@ -23,7 +23,7 @@ func (r *Exchange) Stream(ctx context.Context, send func(report []byte) bool) {
 	for whole := true; ; {
 		now := time.Now()
 		if m := reported.changesOf(r.own(now), whole, now); !reported.has(&m) {
-			message := m.encode(nil)
+			message := m.encode()
 			reported.recordPublished(m, len(message), send(message), now)
 		}
 		if !pools.Pause(ctx, directDelay) {

@@ -101,7 +101,7 @@ func TestReceive_GoesBeforeWhatIsPublished(t *testing.T) {
 	id := f.Servers()[0].ID()
 	report := func(replica string, requests int) []byte {
 		m := workMessage{Replica: replica, Servers: map[string][2]sharedWork{id: {{Requests: requests}}}, Decisions: 1}
-		return m.encode(nil)
+		return m.encode()
 	}
 	for _, step := range []struct {
 		name string

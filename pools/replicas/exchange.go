@@ -175,7 +175,7 @@ func (r *Exchange) send(ctx context.Context, whole bool) {
 	if r.reported.has(&m) {
 		return
 	}
-	message := m.encode(nil)
+	message := m.encode()
 	var old []byte // for replicas that know nothing else, and on each beat for those that start
 	if r.reported.mixed || !m.partial {
 		var err error
@@ -217,7 +217,7 @@ func (r *Exchange) publishNothing(ctx context.Context) {
 	nothing := workMessage{Replica: r.id}
 	old, _ := json.Marshal(nothing) // an empty message always encodes
 	_, _ = r.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.Publish(ctx, r.prefix+workChannel, nothing.encode(nil))
+		p.Publish(ctx, r.prefix+workChannel, nothing.encode())
 		p.Publish(ctx, r.prefix+jsonChannel, old)
 		p.Del(ctx, r.prefix+workKey+r.id)
 		p.ZRem(ctx, r.prefix+replicaSet, r.id)

@@ -282,7 +282,7 @@ func TestReplicas_WorkThatRunsOverIsThereBetweenBeats(t *testing.T) {
 	}
 	now := time.Now()
 	own := a.own(now)
-	b.take(own.encode(nil), now)
+	b.take(own.encode(), now)
 	reported := on.OwnInFlight(pools.Prefill, now).Queue
 	const stays = 1300 * time.Millisecond
 	for after, want := range map[time.Duration]time.Duration{0: reported, 100 * time.Millisecond: max(reported-100*time.Millisecond, stays), 2 * time.Second: stays} {
@@ -320,7 +320,7 @@ func TestReplicas_ChangesAddUpToTheWhole(t *testing.T) {
 	var leases []*pools.Lease
 	report := func(whole bool) int {
 		m := a.reported.changesOf(a.own(now), whole, now)
-		b.take(m.encode(nil), now)
+		b.take(m.encode(), now)
 		a.reported.recordPublished(m, 0, true, now)
 		return len(m.Servers)
 	}
@@ -363,7 +363,7 @@ func TestReplicas_WhatWasLostIsReportedAgain(t *testing.T) {
 		}
 		m := a.reported.changesOf(a.own(now), false, now)
 		if fate == "arrives" {
-			b.take(m.encode(nil), now)
+			b.take(m.encode(), now)
 		}
 		a.reported.recordPublished(m, 0, fate != "refused", now)
 	}
@@ -431,7 +431,7 @@ func TestReplicas_SeeHowMuchOfEachOthersWorkIsPrompt(t *testing.T) {
 
 func FuzzDecodeWork(f *testing.F) {
 	m := workMessage{Replica: "a", Decisions: 7, Servers: map[string][2]sharedWork{"s": {{1, 20, 3, 1, 0, 9}, {4, 50, 6, 2, 40, 0}}}}
-	f.Add(m.encode(nil))
+	f.Add(m.encode())
 	f.Add([]byte(`{"r":"a","k":7,"s":{"s":[{"n":1},{}]}}`))
 	f.Fuzz(func(t *testing.T, message []byte) {
 		m, err := decodeWork(message)
@@ -439,7 +439,7 @@ func FuzzDecodeWork(f *testing.F) {
 			return
 		}
 		m.partial, m.current = false, true
-		again, err := decodeWork(m.encode(nil))
+		again, err := decodeWork(m.encode())
 		if err != nil || len(again.Servers) != len(m.Servers) || again.Decisions != m.Decisions || again.Replica != m.Replica {
 			t.Errorf("%+v is read again as %+v, %v", m, again, err)
 		}
@@ -466,7 +466,7 @@ func BenchmarkReplicasNews512(b *testing.B) {
 		},
 		"whole": func(int) []byte {
 			m := sender.own(now)
-			return m.encode(nil)
+			return m.encode()
 		},
 		"what changed": func(i int) []byte {
 			sender.reported.recordPublished(whole, 0, true, now)
@@ -475,7 +475,7 @@ func BenchmarkReplicasNews512(b *testing.B) {
 				delete(sender.reported.servers, id)
 			}
 			m := sender.reported.changesOf(sender.own(now), false, now)
-			return m.encode(nil)
+			return m.encode()
 		},
 	} {
 		b.Run(name, func(b *testing.B) {

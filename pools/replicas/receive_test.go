@@ -23,7 +23,7 @@ func busyWith(replica string, partial bool, servers ...*pools.Server) []byte {
 	for _, s := range servers {
 		m.Servers[s.ID()] = [2]sharedWork{{Requests: 1, Tokens: 10}, {}}
 	}
-	return m.encode(nil)
+	return m.encode()
 }
 
 // As many replicas are remembered as there can be, and those that are gone are none of them:
@@ -125,7 +125,7 @@ func TestReplicas_NothingIsLeftOfOneThatIsGone(t *testing.T) {
 // A message that was cut anywhere is none; so is one of a replica without a name.
 func TestDecodeWork_ACutMessageIsNone(t *testing.T) {
 	m := workMessage{Replica: "a", Decisions: 1 << 40, Servers: map[string][2]sharedWork{"10.0.0.1:8000": {{1, 20, 3, 1, 0, 9}, {4, 50, 6, 2, 40, 0}}}}
-	whole := m.encode(nil)
+	whole := m.encode()
 	if got, err := decodeWork(whole); err != nil || got.Replica != "a" || got.Decisions != 1<<40 || got.Servers["10.0.0.1:8000"] != m.Servers["10.0.0.1:8000"] || got.partial || !got.current {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -135,7 +135,7 @@ func TestDecodeWork_ACutMessageIsNone(t *testing.T) {
 		}
 	}
 	for replica, ok := range map[string]bool{"": false, "a": true, strings.Repeat("a", 128): true, strings.Repeat("a", 129): false} {
-		if _, err := decodeWork((&workMessage{Replica: replica}).encode(nil)); (err == nil) != ok {
+		if _, err := decodeWork((&workMessage{Replica: replica}).encode()); (err == nil) != ok {
 			t.Errorf("a replica of %d letters: %v", len(replica), err)
 		}
 		if _, err := decodeWork([]byte(`{"r":"` + replica + `"}`)); (err == nil) != ok {
@@ -148,7 +148,7 @@ func TestDecodeWork_ACutMessageIsNone(t *testing.T) {
 func TestDecodeWork_PartsOfTokensAreWhatEarlierVersionsLeaveOut(t *testing.T) {
 	const id = "10.0.0.1:8000"
 	m := workMessage{Replica: "a", Decisions: 7, Servers: map[string][2]sharedWork{id: {{Requests: 1, Tokens: 20}, {Requests: 4, Tokens: 50, Prompts: 40}}}}
-	now := m.encode(nil)
+	now := m.encode()
 	parts := len((&workMessage{Servers: m.Servers}).appendParts(nil))
 	before := append([]byte{now[0] - 1}, now[1:len(now)-parts]...) // five fields, as earlier
 	got, err := decodeWork(before)
@@ -325,8 +325,8 @@ func TestReplicas_OfAnotherFleetAreWarnedOf(t *testing.T) {
 		for _, id := range servers {
 			m.Servers[id] = [2]sharedWork{{Requests: 1, Tokens: 10}, {}}
 		}
-		r.take(m.encode(nil), now)
-		unlisted.take(m.encode(nil), now)
+		r.take(m.encode(), now)
+		unlisted.take(m.encode(), now)
 	}
 	start, after := time.Now(), int(foreignAfter/time.Second)
 	for second := range 3 * after {

@@ -12,7 +12,7 @@ import (
 
 // The work of a replica travels in two forms. Replicas that know both use MessagePack:
 //
-//	[1, replica, whole, taken, {server: [n, t, q, l, n, t, q, l]}, {server: [p, w, p, w]}]
+//	[1, replica, whole, decisions, {server: [n, t, q, l, n, t, q, l]}, {server: [p, w, p, w]}]
 //
 // for prefill and decode, n requests of t tokens, a queue of q microseconds of which l stay; of the
 // tokens, p are of prompts and w of requests of which an answer will say that they are done. Of servers
@@ -30,8 +30,8 @@ const (
 var errWire = errors.New("not the work of a replica")
 
 // encode writes a message in MessagePack.
-func (m *workMessage) encode(to []byte) []byte {
-	to = msgp.AppendArrayHeader(to, wireFields+1)
+func (m *workMessage) encode() []byte {
+	to := msgp.AppendArrayHeader(nil, wireFields+1)
 	to = msgp.AppendInt(to, wireVersion)
 	to = msgp.AppendString(to, m.Replica)
 	to = msgp.AppendBool(to, !m.partial)
