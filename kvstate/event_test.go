@@ -524,7 +524,7 @@ func FuzzSource(f *testing.F) {
 	for _, name := range []string{"sglang-0.5.23-stored", "sglang-0.5.23-pairs", "vllm-0.33.0-lookahead", "vllm-0.33.0-mooncake"} {
 		f.Add(written(f, name), uint64(1))
 	}
-	f.Add(wireBatch(wireForm{maps: true}, 17, ahead(1, count(0, 50), 2)), uint64(1))
+	f.Add(wireBatch(wireForm{maps: true}, 17, ahead(count(0, 50), 2)), uint64(1))
 	f.Fuzz(func(t *testing.T, payload []byte, seq uint64) {
 		ix, s := opened(t, Spec{})
 		s.ApplyLive(Message{Seq: 0, Payload: good(wireForm{})})

@@ -9,11 +9,11 @@ import (
 
 // ahead stores blocks of 16 tokens of a prompt under hashes that cover so many tokens behind each,
 // as far as these are known.
-func ahead(first uint64, prompt []uint32, lookahead int) wireEvent {
+func ahead(prompt []uint32, lookahead int) wireEvent {
 	n := (len(prompt) - lookahead) / 16
 	e := wireEvent{kind: "BlockStored", tokens: prompt[:16*n], size: 16, medium: "GPU", behind: prompt[16*n : 16*n+lookahead]}
 	for i := range n {
-		e.hashes = append(e.hashes, first+uint64(i))
+		e.hashes = append(e.hashes, uint64(i+1))
 	}
 	return e
 }
@@ -30,7 +30,7 @@ func TestLookahead_APromptThatPartsBehindABlock(t *testing.T) {
 		return tokens
 	}
 	ix, s := opened(t, Spec{BlockTokens: 16})
-	s.ApplyLive(Message{Payload: wireBatch(wireForm{maps: true}, 1, ahead(1, stored, 1))})
+	s.ApplyLive(Message{Payload: wireBatch(wireForm{maps: true}, 1, ahead(stored, 1))})
 	for _, x := range []struct {
 		name   string
 		tokens []uint32
@@ -60,7 +60,7 @@ func TestLookahead_IsToldOn(t *testing.T) {
 	prompt := Prompt{Model: "m", Adapter: "a", Salt: "x", Tokens: count(0, 70)}
 	ix, s := opened(t, Spec{})
 	s.Record(true)
-	whole := ahead(1, prompt.Tokens, 3)
+	whole := ahead(prompt.Tokens, 3)
 	head, tail := whole, whole
 	head.hashes, head.tokens, head.behind = whole.hashes[:2], prompt.Tokens[:32], prompt.Tokens[32:35]
 	tail.hashes, tail.tokens, tail.parent = whole.hashes[2:], prompt.Tokens[32:64], 2
@@ -103,7 +103,7 @@ func TestLookahead_IsToldOn(t *testing.T) {
 // An image behind a block is looked at too.
 func TestLookahead_OfAnImage(t *testing.T) {
 	ix, s := opened(t, Spec{})
-	e := ahead(1, count(0, 40), 1)
+	e := ahead(count(0, 40), 1)
 	e.extra = [][]string{{"image"}, {"image"}}
 	s.ApplyLive(Message{Payload: wireBatch(wireForm{maps: true}, 1, e)})
 	for hash, want := range map[string]int{"image": 32, "another": 0, "": 0} {

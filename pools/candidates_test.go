@@ -38,7 +38,7 @@ func TestCandidates_SoftEjectionIsCappedAndBeyondItAllAreUsed(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			servers := fleetOf(c.servers)
 			for _, s := range servers[:c.ejected] {
-				trip(t, s, Decode)
+				trip(t, s)
 			}
 			got, panicking := Candidates(servers, "m", Decode, 0.5, time.Now())
 			if len(got) != c.want || panicking != c.panics {
@@ -129,7 +129,7 @@ func TestCandidates_AWrongAnswerIsForgottenOnlyWhenAProbePasses(t *testing.T) {
 		b.RecordProbe(breaker.ErrWrongAnswer, time.Now())
 		b.RecordProbe(verdict, time.Now())
 		for _, s := range servers[1:] { // beyond the cap on those that are only ejected
-			trip(t, s, Decode)
+			trip(t, s)
 		}
 		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); slices.Contains(got, servers[0]) {
 			t.Errorf("after a wrong answer and then %s it is used", name)

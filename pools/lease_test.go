@@ -35,10 +35,11 @@ func use(t *testing.T, s *Server, leg Role, verdict error) bool {
 	return true
 }
 
-func trip(t *testing.T, s *Server, leg Role) {
+// trip has the server ejected for decode.
+func trip(t *testing.T, s *Server) {
 	t.Helper()
 	for range breaker.Default().Consecutive {
-		use(t, s, leg, errEngine)
+		use(t, s, Decode, errEngine)
 	}
 }
 

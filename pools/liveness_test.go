@@ -297,7 +297,7 @@ func TestProof_AnEjectedServerReturnsSlowly(t *testing.T) {
 		if away, err := s.BeginProbeRequest(Decode, time.Now()).End(nil, time.Now()); away != 0 || err != nil || share() < 1 {
 			t.Errorf("not ejected: away for %v, %v, share %v", away, err, share())
 		}
-		trip(t, s, Decode)
+		trip(t, s)
 		time.Sleep(6 * time.Second)
 		proof := s.BeginProbeRequest(Decode, time.Now())
 		if !proof.Ejected() {

@@ -112,7 +112,7 @@ func TestCollector_ShowsPairsAndPanic(t *testing.T) {
 		expect("at first", "tandem_pool_pairs{model=m} 2", "tandem_pool_panic{model=m,role=decode} 0",
 			"tandem_breaker_would_eject{leg=decode,server=10.0.2.1:1} 0", "tandem_role_missing{role=prefill} 0")
 		for _, s := range f.Servers()[1:] {
-			trip(t, s, Decode)
+			trip(t, s)
 		}
 		expect("all that decode are ejected", "tandem_pool_panic{model=m,role=decode} 1", "tandem_pool_panic{model=m,role=prefill} 0",
 			"tandem_breaker_would_eject{leg=decode,server=10.0.2.1:1} 1", "tandem_breaker_would_eject{leg=decode,server=10.0.2.2:1} 1",

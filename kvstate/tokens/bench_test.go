@@ -11,7 +11,7 @@ import (
 
 // longTalk is a conversation of 20 messages and some 16,000 tokens of the simulated
 // engine's vocabulary.
-func longTalk(b *testing.B) []message {
+func longTalk() []message {
 	rng := rand.New(rand.NewPCG(6, 6))
 	talk := []message{{"system", words(rng, 1500)}}
 	for n := 0; n < 16_000; {
@@ -55,7 +55,7 @@ func run(b *testing.B, s *Source, p Prompt, least int) {
 // Budget: 100 us, for a next turn that memory knows but for its new messages.
 func BenchmarkTokens_LearnedNextTurn(b *testing.B) {
 	s := benchmarkSource(b, Learned, nil)
-	talk := longTalk(b)
+	talk := longTalk()
 	for n := 2; n < len(talk); n += 2 { // other turns have shown how the template goes on
 		s.Learn(Prompt{API: Chat, Body: chatBody(b, talk[:n], nil)}, encode(appends(talk[:n], 0)))
 	}
@@ -70,13 +70,13 @@ func BenchmarkTokens_LearnedNextTurn(b *testing.B) {
 func BenchmarkTokens_EngineWarm(b *testing.B) {
 	sim := startSim(b, nil)
 	s := benchmarkSource(b, Engine, sim.post)
-	run(b, s, Prompt{API: Chat, Body: chatBody(b, longTalk(b), nil), Model: "sim-model"}, 16_000)
+	run(b, s, Prompt{API: Chat, Body: chatBody(b, longTalk(), nil), Model: "sim-model"}, 16_000)
 }
 
 // No budget: what it takes is the engine's.
 func BenchmarkTokens_EngineCold(b *testing.B) {
 	sim := startSim(b, nil)
-	body := chatBody(b, longTalk(b), nil)
+	body := chatBody(b, longTalk(), nil)
 	s := benchmarkSource(b, Engine, sim.post)
 	ctx := b.Context()
 	for b.Loop() {
@@ -92,14 +92,14 @@ func BenchmarkTokens_EngineCold(b *testing.B) {
 // reading the body and the template are not.
 func BenchmarkTokens_TokenizerWarm(b *testing.B) {
 	s := benchmarkSource(b, Tokenizer, nil)
-	run(b, s, Prompt{API: Chat, Body: chatBody(b, longTalk(b), nil)}, 16_000)
+	run(b, s, Prompt{API: Chat, Body: chatBody(b, longTalk(), nil)}, 16_000)
 }
 
 // Budget: 50 ms; the simulated vocabulary has no words to split at, so this is the
 // slow case of merging.
 func BenchmarkTokens_TokenizerCold(b *testing.B) {
 	s := benchmarkSource(b, Tokenizer, nil)
-	p := Prompt{API: Chat, Body: chatBody(b, longTalk(b), nil)}
+	p := Prompt{API: Chat, Body: chatBody(b, longTalk(), nil)}
 	for b.Loop() {
 		s.encoder.cache = newPieces(1 << 20)
 		s.Tokens(b.Context(), p)
@@ -109,7 +109,7 @@ func BenchmarkTokens_TokenizerCold(b *testing.B) {
 // Budget: 50 us.
 func BenchmarkTokens_Approximate(b *testing.B) {
 	s := benchmarkSource(b, Approximate, nil)
-	p := Prompt{API: Chat, Body: chatBody(b, longTalk(b), nil)}
+	p := Prompt{API: Chat, Body: chatBody(b, longTalk(), nil)}
 	for b.Loop() {
 		s.Tokens(b.Context(), p)
 	}
@@ -147,7 +147,7 @@ func BenchmarkTokens_LearnedLong(b *testing.B) {
 // Budget: 300 us; it is not on the way to the first token.
 func BenchmarkLearn(b *testing.B) {
 	s := benchmarkSource(b, Learned, nil)
-	talk := longTalk(b)
+	talk := longTalk()
 	p := Prompt{API: Chat, Body: chatBody(b, talk, nil)}
 	ids := encode(appends(talk, 0))
 	for b.Loop() {

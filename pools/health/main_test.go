@@ -52,26 +52,25 @@ func spec(url string, role pools.Role) pools.Spec {
 
 var errEngine = errors.New("engine failed")
 
-// use claims and settles once, and reports whether the claim was granted.
-func use(t *testing.T, s *pools.Server, leg pools.Role, verdict error) bool {
+// use claims and settles once, unless the claim is refused.
+func use(t *testing.T, s *pools.Server, leg pools.Role, verdict error) {
 	t.Helper()
 	l, err := s.Claim(leg, curve.Work{}, false)
 	if err != nil {
 		if !errors.Is(err, pools.ErrRefused) {
 			t.Fatalf("claim: %v", err)
 		}
-		return false
+		return
 	}
 	l.MarkSent(0)
 	l.RecordResult(verdict)
 	l.Release()
-	return true
 }
 
-// trip has the server ejected for a leg.
-func trip(t *testing.T, s *pools.Server, leg pools.Role) {
+// trip has the server ejected for decode.
+func trip(t *testing.T, s *pools.Server) {
 	t.Helper()
 	for range breaker.Default().Consecutive {
-		use(t, s, leg, errEngine)
+		use(t, s, pools.Decode, errEngine)
 	}
 }

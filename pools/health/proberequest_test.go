@@ -110,7 +110,7 @@ func TestProbeRequest_ProvesAnEjectedServer(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := &fakeEngine{generate: c.generate}
 				s := watched(t, e, pools.Decode)
-				trip(t, s, pools.Decode)
+				trip(t, s)
 				time.Sleep(1300 * time.Millisecond) // the first ejection is 1 s +-20 %
 				if e.sung() == 0 {                  // the first failure may have asked for one already
 					t.Fatal("no probe request")
@@ -150,7 +150,7 @@ func TestProbeRequest_AServerThatWasDownIsProvedAsSoonAsItIsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &fakeEngine{generate: hangs}
 		s := watched(t, e, pools.Decode)
-		trip(t, s, pools.Decode)
+		trip(t, s)
 		time.Sleep(time.Minute) // requests failed; the next ejection is long
 		e.setSick(true)
 		time.Sleep(3 * time.Second)
@@ -175,7 +175,7 @@ func TestProbeRequest_LetsSleepingServersSleep(t *testing.T) {
 		e := &fakeEngine{generate: sings}
 		s := watched(t, e, pools.Decode)
 		s.GPUShare().RecordSleep()
-		trip(t, s, pools.Decode)
+		trip(t, s)
 		time.Sleep(time.Minute)
 		if n := e.sung(); n != 0 {
 			t.Errorf("%d requests while it slept", n)
@@ -340,7 +340,7 @@ func TestProbeRequest_SaysWhatItFound(t *testing.T) {
 		s := pools.NewServer(spec("http://10.0.0.1:1", pools.Both))
 		s.ProbePassed(s.Health(), []pools.Model{{ID: "m"}}, time.Now())
 		if c.ejected {
-			trip(t, s, pools.Decode)
+			trip(t, s)
 		}
 		e := &fakeEngine{generate: func(context.Context) (int, string, error) { return c.status, `{"choices":[{}]}`, nil }}
 		p := probeRequester{engine: engine{server: s, transport: e}, leg: pools.Decode, cfg: pools.Default(), log: slog.New(slog.NewTextHandler(&log, nil))}

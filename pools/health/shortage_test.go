@@ -77,7 +77,7 @@ func TestShortage_ProvesNoServer(t *testing.T) {
 		s := fleetOf(t, pools.Default(), transport, spec("http://10.0.0.1:1", pools.Decode)).Servers()[0]
 		synctest.Wait()
 		transport.errno.Store(new(syscall.EMFILE))
-		trip(t, s, pools.Decode)
+		trip(t, s)
 		s.MarkDown("connection refused")
 		time.Sleep(time.Minute)
 		if state := s.Breaker(pools.Decode, time.Now()); s.State() != pools.Down || state == breaker.Closed || e.sung() > 0 {

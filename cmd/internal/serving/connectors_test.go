@@ -13,7 +13,6 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/process"
-	"github.com/tandem-gateway/tandem/pools/breaker"
 )
 
 // connectors are those besides NIXL's pull, which all other tests use, and SGLang's,
@@ -99,7 +98,7 @@ func TestConnectors_OneBadServerCostsNoRequest(t *testing.T) {
 					})
 					neverTwice(t, c)
 					if !slices.Contains(ofPrefill, fault.Kind) {
-						c.breakersAre(breaker.Closed, other)
+						c.breakersAreClosed(other)
 					}
 				})
 			}

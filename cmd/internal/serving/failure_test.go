@@ -124,7 +124,7 @@ func TestFailure_TheRequestsFaultIsTheEnginesAnswer(t *testing.T) {
 				if n := c.metric("tandem_retries_total"); refused && n != 0 {
 					t.Errorf("%v retries", n)
 				}
-				c.breakersAre(breaker.Closed, engines)
+				c.breakersAreClosed(engines)
 			})
 		}
 	}

@@ -123,19 +123,19 @@ func TestSGLang_OneBadServerCostsNoRequest(t *testing.T) {
 						return sum(other, func(s engine.State) int { return s.ServerLoad + s.HandoffsOpen }) == 0
 					})
 					c.roomsAreFresh()
-					c.breakersAre(breaker.Closed, other)
+					c.breakersAreClosed(other)
 				})
 			}
 		}
 	}
 }
 
-// breakersAre checks the breakers of engines, in the role that the test gave them.
-func (c *cluster) breakersAre(want breaker.State, engines []*engine.Engine) {
+// breakersAreClosed checks the breakers of engines, in the role that the test gave them.
+func (c *cluster) breakersAreClosed(engines []*engine.Engine) {
 	c.t.Helper()
 	for _, e := range engines {
 		for _, s := range c.node.fleet.Servers() {
-			if got := s.Breaker(s.Role, time.Now()); s.URL == e.URL() && got != want {
+			if got := s.Breaker(s.Role, time.Now()); s.URL == e.URL() && got != breaker.Closed {
 				c.t.Errorf("the breaker of %s %s is %s", s.Role, s.ID(), got)
 			}
 		}
@@ -334,7 +334,7 @@ func TestSGLang_AFailedTransferIsChargedToItsLink(t *testing.T) {
 	if n := met(); n == 0 || n > 3 {
 		t.Errorf("%v requests met the failing link", n)
 	}
-	c.breakersAre(breaker.Closed, append(c.prefill, c.decode...))
+	c.breakersAreClosed(append(c.prefill, c.decode...))
 }
 
 func TestSGLang_AClientThatLeavesFreesBothLegs(t *testing.T) {

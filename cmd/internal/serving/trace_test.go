@@ -47,8 +47,8 @@ func valuesOf(list []*commonv1.KeyValue) map[string]any {
 	return values
 }
 
-// traced is a cluster that traces every request, and the trace of one that is sent to it.
-func traced(t *testing.T, s shape, prepare func(*cluster), body string) (*cluster, answer, *received) {
+// traced is the answer of a cluster that traces every request, and the request's trace.
+func traced(t *testing.T, s shape, prepare func(*cluster), body string) (answer, *received) {
 	t.Helper()
 	got := &received{}
 	change := s.config
@@ -74,7 +74,7 @@ func traced(t *testing.T, s shape, prepare func(*cluster), body string) (*cluste
 			t.Errorf("span %s has the prompt or the key in it", s.Name)
 		}
 	}
-	return c, a, got
+	return a, got
 }
 
 // wantSame checks some of a span's attributes.
@@ -93,7 +93,7 @@ const withUsage = `,"stream":true,"stream_options":{"include_usage":true}`
 // price, what was handed over, and when its first token came beside when it was said to.
 func TestTrace_TellsWhatARequestTook(t *testing.T) {
 	t.Parallel()
-	_, a, got := traced(t, shape{prefill: 2, decode: 2}, func(c *cluster) {
+	a, got := traced(t, shape{prefill: 2, decode: 2}, func(c *cluster) {
 		for _, e := range c.prefill { // each has the prompt in its cache, which the gateway does not know
 			askEngine(t, e, "/v1/chat/completions", chatBody(""))
 		}
@@ -148,7 +148,7 @@ func TestTrace_TellsWhatARequestTook(t *testing.T) {
 // behind a failure is linked to the leg that failed, and both say why.
 func TestTrace_LinksRetriesAndContinuationsToWhatFailed(t *testing.T) {
 	t.Parallel()
-	_, a, got := traced(t, shape{prefill: 2, decode: 2, config: func(cfg *config) { faultTimeouts(cfg); continuing(cfg) }}, func(c *cluster) {
+	a, got := traced(t, shape{prefill: 2, decode: 2, config: func(cfg *config) { faultTimeouts(cfg); continuing(cfg) }}, func(c *cluster) {
 		for _, e := range c.prefill {
 			e.SetFault(engine.Fault{Kind: engine.FaultStatus, Status: 502, Count: 1})
 		}
@@ -218,7 +218,7 @@ func TestTrace_HintsAtWhatIsWorthKeeping(t *testing.T) {
 		"it failed":                          {faultTimeouts, broken, chatBody(withUsage), 502, "failed"},
 		"the client's mistake":               {nil, nil, `{"model":"` + testModel + `","messages":[{}],"max_tokens":-1}`, 400, nil},
 	} {
-		_, a, got := traced(t, shape{prefill: 1, decode: 1, config: x.config}, x.prepare, x.body)
+		a, got := traced(t, shape{prefill: 1, decode: 1, config: x.config}, x.prepare, x.body)
 		root := got.all("request")[0]
 		if says := valuesOf(root.Attributes); a.status != x.status || says["tandem.sampling.hint"] != x.want {
 			t.Errorf("%s: %d, hint %v, want %v: %v", name, a.status, says["tandem.sampling.hint"], x.want, says)
