@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"slices"
@@ -27,10 +28,13 @@ func invalid(param, format string, args ...any) *badRequest {
 // errUnknownModel is the same for a model that does not exist and for one that is for others.
 var errUnknownModel = &badRequest{status: 404, code: "model_not_found", param: "model", message: "The model does not exist or is not served here."}
 
+// byteOrderMark may begin a text, and says nothing of it (RFC 8259, 8.1).
+var byteOrderMark = []byte("\ufeff")
+
 // parse reads a body into a request. What engines are certain to refuse is
 // refused here, before a prefill is spent on it.
 func parse(d *api.Dialect, raw []byte) (*pd.Request, error) {
-	body, err := api.ParseBody(raw)
+	body, err := api.ParseBody(bytes.TrimPrefix(raw, byteOrderMark))
 	if err != nil {
 		return nil, invalid("", "%s", err)
 	}

@@ -316,3 +316,15 @@ func findControl(object map[string]any) string {
 	}
 	return ""
 }
+
+// Windows PowerShell begins the files that it writes with a byte order mark, which engines read over (json.loads).
+func TestParse_ReadsOverAByteOrderMark(t *testing.T) {
+	const body = `{"model":"m","prompt":"hi"}`
+	req, err := parse(api.Completions, []byte("\ufeff"+body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(req.Body.Bytes()); got != body {
+		t.Errorf("engines get %q", got)
+	}
+}
