@@ -219,20 +219,22 @@ func (d *Decider) Run(ctx context.Context) {
 			runtime.Gosched()
 		}
 		whileWaiting = nil
-		if in := d.decide(time.Now()); in > 0 {
+		if in := d.decide(); in > 0 {
 			whileWaiting = changed
 			timer.Reset(in)
 		}
 	}
 }
 
-// decide lets requests go that may, and returns when to look again: 0 if none waits.
-func (d *Decider) decide(now time.Time) (again time.Duration) {
+// decide lets requests go that may, and returns when to look again: 0 if none waits. It is for what holds once nobody
+// else decides: those who came until then have come before.
+func (d *Decider) decide() (again time.Duration) {
 	d.deciding.Lock()
 	defer d.deciding.Unlock()
-	return d.decideLocked(now)
+	return d.decideLocked(time.Now())
 }
 
+// decideLocked is decide at a time.
 func (d *Decider) decideLocked(now time.Time) (again time.Duration) {
 	defer func() { d.waits = again > 0 }()
 	d.mu.Lock()

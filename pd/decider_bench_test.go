@@ -47,7 +47,7 @@ func newBenchLobby(b *testing.B, waiting benchWaiting) *benchLobby {
 	for i := range 1000 {
 		l.comes(i)
 	}
-	l.decide(time.Now())
+	l.decide()
 	return l
 }
 
@@ -88,7 +88,7 @@ func BenchmarkDecider(b *testing.B) {
 		var took []time.Duration
 		for b.Loop() {
 			start := time.Now()
-			l.decide(start)
+			l.decideAt(start)
 			took = append(took, time.Since(start))
 			if len(l.granted) > 0 {
 				b.Fatal("a request went")
@@ -116,7 +116,7 @@ func BenchmarkDecider(b *testing.B) {
 				free.Release()
 				l.comes(n)
 				start := time.Now()
-				l.decide(start)
+				l.decideAt(start)
 				took = append(took, time.Since(start))
 				if len(l.granted) == 0 {
 					b.Fatal("no request went")
@@ -141,7 +141,7 @@ func BenchmarkDecider(b *testing.B) {
 		for b.Loop() {
 			l.queues[testModel].snapshot = snapshot{}
 			start := time.Now()
-			l.decide(start)
+			l.decideAt(start)
 			took = append(took, time.Since(start))
 		}
 		reportQuantiles(b, took)

@@ -65,6 +65,57 @@ func (f *testFleet) occupy(t *testing.T, model string, work time.Duration) {
 	}
 }
 
+// decideAt is decide at a time.
+func (d *Decider) decideAt(now time.Time) (again time.Duration) {
+	d.deciding.Lock()
+	defer d.deciding.Unlock()
+	return d.decideLocked(now)
+}
+
+// Who decides for those that wait may have to wait for another who decides. Requests that come meanwhile are decided
+// about at a time behind their coming: by one before it they would have waited for less than nothing.
+func TestDecider_NobodyHasWaitedForLessThanNothing(t *testing.T) {
+	prompt := testPrompt(160)
+	f := newTestFleet(t, 1, prompt)
+	f.await(t, f.up)
+	d := newTestDecider(f)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	defer func() {
+		stop()
+		<-ended
+	}()
+	go func() {
+		defer close(ended)
+		d.Run(ctx)
+	}()
+	f.await(t, func() bool {
+		d.deciding.Lock()
+		defer d.deciding.Unlock()
+		return d.runs
+	})
+	d.deciding.Lock()
+	d.wakeUp()
+	stacks := make([]byte, 1<<20)
+	f.await(t, func() bool {
+		return slices.ContainsFunc(bytes.Split(stacks[:runtime.Stack(stacks, true)], []byte("\n\n")), func(of []byte) bool {
+			return bytes.Contains(of, []byte("lockSlow")) && bytes.Contains(of, []byte("(*Decider).decide("))
+		})
+	})
+	began := time.Now()
+	f.await(t, func() bool { return time.Since(began) > 10*time.Millisecond })
+	w := d.arrive(&f.arrives(prompt, time.Now()).bind)
+	d.deciding.Unlock()
+	b, err := d.await(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.release()
+	if b.choice.Demand.Waited < 0 {
+		t.Errorf("it has waited for %v", b.choice.Demand.Waited)
+	}
+}
+
 func TestDecider_WakesForTheModelThatIsFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		prompt := testPrompt(14_000)
@@ -83,10 +134,10 @@ func TestDecider_WakesForTheModelThatIsFirst(t *testing.T) {
 		d := newTestDecider(f)
 		f.waits(d, prompt, testModel)
 		f.waits(d, prompt, otherModel)
-		d.decide(now)
+		d.decideAt(now)
 		soon := now.Add(20 * time.Millisecond) // 10 ms before the first may go
 		for range 20 {                         // in whatever order the models are looked at
-			if in := d.decide(soon); in >= order.LookInterval || len(d.queues) != 2 {
+			if in := d.decideAt(soon); in >= order.LookInterval || len(d.queues) != 2 {
 				t.Fatalf("the next look is in %v, %d models", in, len(d.queues))
 			}
 		}
@@ -103,13 +154,13 @@ func TestDecider_KeepsTheOrderOfAModelWhileItHasServers(t *testing.T) {
 		f.await(t, f.up)
 		d := newTestDecider(f)
 		f.waits(d, prompt, testModel)
-		if in := d.decide(time.Now()); in != 0 || len(d.queues[testModel].waiting) != 0 {
+		if in := d.decide(); in != 0 || len(d.queues[testModel].waiting) != 0 {
 			t.Fatalf("the next look is in %v, it waits", in)
 		}
 		kept := d.queues[testModel].order
 		f.waits(d, prompt, testModel)
 		f.waits(d, prompt, "gone")
-		d.decide(time.Now())
+		d.decide()
 		if l := d.queues[testModel]; l == nil || l.order != kept {
 			t.Fatal("the order was forgotten with its last request")
 		}
@@ -202,13 +253,13 @@ func TestDecider_WhoLeavesWaitsNoMore(t *testing.T) {
 			return len(d.arrivals) == 2
 		})
 		if !before {
-			d.decide(time.Now())
+			d.decide()
 		}
 		leave()
 		if err := <-left; !errors.Is(err, context.Canceled) {
 			t.Fatalf("it is told %v", err)
 		}
-		d.decide(time.Now())
+		d.decide()
 		if l := d.queues[testModel]; len(l.waiting) != 1 || l.order.Len() != 1 {
 			t.Errorf("%d wait, %d in the order, before the first look: %v", len(l.waiting), l.order.Len(), before)
 		}
@@ -249,7 +300,7 @@ func TestDecider_APanicBehindAGrantLosesNobody(t *testing.T) {
 	d := newTestDecider(f)
 	w := f.waits(d, prompt, testModel)
 	w.request.tried.mustAggregate, f.Metrics.aggregated = true, nil // counting that it runs alone panics
-	d.decide(time.Now())
+	d.decide()
 	select {
 	case g := <-w.done:
 		if g.err != nil || g.b.decode == nil {
@@ -313,7 +364,7 @@ func TestDeadlineProbes_NotWhileRemoteRequestsAreServed(t *testing.T) {
 	w := f.waits(d, prompt, testModel)
 	w.request.remote = true
 	now := time.Now()
-	d.decide(now)
+	d.decideAt(now)
 	g := <-w.done
 	if g.err != nil {
 		t.Fatal(g.err)
@@ -334,7 +385,7 @@ func TestDecider_ATurnIsRecordedAsEveryBinding(t *testing.T) {
 		t.Helper()
 		w := f.waits(d, prompt, testModel)
 		w.request.tried.mustAggregate = alone
-		d.decide(time.Now())
+		d.decide()
 		g := <-w.done
 		if g.err != nil {
 			t.Fatal(g.err)
@@ -367,7 +418,7 @@ func TestDecider_AlternativesOfATurnCountThoseThatWaited(t *testing.T) {
 	defer lease.Release()
 	f.waits(d, prompt, testModel).request.begun = &begunPrefill{prefill: servers[1].ID(), decode: servers[2].ID(), tokens: 1000}
 	w := f.waits(d, prompt[:2000], testModel) // shorter: its turn comes first
-	d.decide(time.Now())
+	d.decide()
 	g := <-w.done
 	if g.err != nil {
 		t.Fatal(g.err)
@@ -404,11 +455,11 @@ func TestDecider_WhoGivesWayMakesPromisesLonger(t *testing.T) {
 	d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), 20*time.Second, f.Log)
 	low := f.waits(d, prompt, testModel)
 	low.request.req.Class = 1
-	d.decide(time.Now())
+	d.decide()
 	before := d.waitMargin.Bound(time.Second)
 	high := f.waits(d, prompt, testModel)
 	high.request.prefix, high.request.req.PromptTokens = nil, 900_000 // a prefill of a minute at least, and there is KV room for it
-	d.decide(time.Now())
+	d.decide()
 	select {
 	case g := <-low.done:
 		if !errors.Is(g.err, queue.ErrDisplaced) {
@@ -443,14 +494,14 @@ func TestDecider_WhoIsOvertakenMakesPromisesNoLonger(t *testing.T) {
 			if c.deadline > 0 {
 				w.request.req.Deadline = time.Now().Add(c.deadline)
 			}
-			d.decide(time.Now())
+			d.decide()
 			if len(w.done) != 0 {
 				t.Fatal("it goes without KV room")
 			}
 			before := d.waitMargin.Bound(time.Second)
 			time.Sleep(c.waited)
 			report(0, 0)
-			d.decide(time.Now())
+			d.decide()
 			if len(w.done) != 1 {
 				t.Fatal("it waits on with KV room")
 			}
@@ -471,7 +522,7 @@ func TestDecider_WhoLeavesLateMakesPromisesLonger(t *testing.T) {
 		f.occupy(t, testModel, 10*time.Second)
 		d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), 20*time.Second, f.Log)
 		w := f.waits(d, prompt, testModel)
-		d.decide(time.Now())
+		d.decide()
 		before := d.waitMargin.Bound(time.Second)
 		w.state.Store(left)
 		d.queues[testModel].forget(w)
@@ -519,7 +570,7 @@ func TestDecider_ATurnCountsForTheNextInTheSameLook(t *testing.T) {
 	for _, w := range waiters { // seconds of prefill, of which decode would need more
 		w.request.prefix, w.request.req.PromptTokens = nil, 200_000
 	}
-	d.decide(time.Now())
+	d.decide()
 	if l := d.queues[testModel]; len(l.waiting) != len(waiters)-1 {
 		t.Errorf("of three for one server %d wait on", len(l.waiting))
 	}
@@ -608,14 +659,14 @@ func TestDecider_WhoIsRefusedWaitsOn(t *testing.T) {
 		d := newTestDecider(f)
 		w := f.waits(d, prompt, testModel)
 		drained = true
-		d.decide(time.Now())
+		d.decide()
 		if l := d.queues[testModel]; len(l.waiting) != 1 || l.order.Len() != 1 || len(w.done) != 0 || w.state.Load() != stillWaits {
 			t.Fatalf("%s refuses: %d wait, %d in the order, and it was told %d things", role, len(l.waiting), l.order.Len(), len(w.done))
 		}
 		f.holdsNothing(t)
 		drained = false
 		f.Fleet.SetDrain(refuses, false)
-		d.decide(time.Now())
+		d.decide()
 		select {
 		case g := <-w.done:
 			if g.err != nil || g.b.prefill == nil {
@@ -650,7 +701,7 @@ func TestDecider_NewServersChangeTheOrderOfAllThatWait(t *testing.T) {
 		for range longs {
 			f.waits(d, long, testModel)
 		}
-		d.decide(time.Now())
+		d.decide()
 		specs := []pools.Spec{added}
 		for _, s := range f.Fleet.Servers() {
 			specs = append(specs, s.Spec)
@@ -660,7 +711,7 @@ func TestDecider_NewServersChangeTheOrderOfAllThatWait(t *testing.T) {
 		}
 		f.await(t, f.up)
 		f.occupy(t, testModel, 10*time.Minute)
-		d.decide(time.Now())
+		d.decide()
 		q := d.queues[testModel]
 		if q == nil || len(q.waiting) != shorts+longs {
 			t.Fatalf("a %s server comes: not all wait on", role)
@@ -686,11 +737,11 @@ func TestDecider_TellsAllThatNoServerIsLeft(t *testing.T) {
 		all = append(all, f.waits(d, prompt, testModel))
 	}
 	now := time.Now()
-	d.decide(now)
+	d.decideAt(now)
 	if err := f.Fleet.Apply(nil); err != nil {
 		t.Fatal(err)
 	}
-	for looks := 1; d.decide(now.Add(time.Duration(looks)*repriceEvery)) > 0; looks++ {
+	for looks := 1; d.decideAt(now.Add(time.Duration(looks)*repriceEvery)) > 0; looks++ {
 		if looks > 5 {
 			t.Fatal("some are told nothing")
 		}
@@ -715,11 +766,11 @@ func TestDecider_RenewsPricesOnceAMillisecond(t *testing.T) {
 	d := newTestDecider(f)
 	f.waits(d, prompt, testModel)
 	start := time.Now()
-	d.decide(start)
+	d.decideAt(start)
 	q := d.queues[testModel]
 	for after, want := range map[time.Duration]time.Duration{repriceEvery - 1: 0, repriceEvery: repriceEvery} {
 		q.repriced = start
-		d.decide(start.Add(after))
+		d.decideAt(start.Add(after))
 		if got := q.repriced.Sub(start); len(q.waiting) != 1 || got != want {
 			t.Errorf("%v later: %d wait, priced after %v, want %v", after, len(q.waiting), got, want)
 		}
@@ -746,7 +797,7 @@ func TestDecider_RefusesAtOnceWhatWouldWaitInVain(t *testing.T) {
 		if c.deadline > 0 {
 			w.request.req.Deadline = time.Now().Add(c.deadline)
 		}
-		d.decide(time.Now())
+		d.decide()
 		if len(w.done) != 1 {
 			t.Fatalf("%s: it is told nothing", name)
 		}
@@ -760,9 +811,9 @@ func TestDecider_RefusesAtOnceWhatWouldWaitInVain(t *testing.T) {
 	f := newBusyFleet(t, 1, prompt, 10*time.Minute)
 	d := newTestDecider(f)
 	w := f.waits(d, prompt, testModel)
-	d.decide(time.Now())
+	d.decide()
 	f.Fleet.SetDrain(f.Fleet.Servers()[0].ID(), true)
-	d.decide(time.Now().Add(repriceEvery))
+	d.decideAt(time.Now().Add(repriceEvery))
 	var none *NoServerError
 	if len(w.done) != 1 {
 		t.Fatal("its server is gone, and it is told nothing")

@@ -213,7 +213,7 @@ func TestDecodePieces_AreShownAsTheTurnPricedThem(t *testing.T) {
 	w := &waiter{request: &st.bind, done: make(chan bindResult, 1)}
 	d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), time.Hour, f.Log)
 	d.arrivals = append(d.arrivals, w)
-	d.decide(time.Now())
+	d.decide()
 	g := <-w.done
 	if g.err != nil {
 		t.Fatal(g.err)

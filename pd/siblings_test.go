@@ -118,7 +118,7 @@ func testSiblingsWaitTogether(t *testing.T, byText bool) {
 	}
 	var servers []string
 	for deadline := time.Now().Add(time.Minute); len(servers) < len(waiting) && time.Now().Before(deadline); {
-		again := d.decide(time.Now())
+		again := d.decide()
 		for _, w := range waiting {
 			select {
 			case g := <-w.done:
@@ -145,14 +145,14 @@ func TestDecider_WhatIsPredictedCountsBeforeItsRequestGoesOn(t *testing.T) {
 		d := newTestDecider(f)
 		prompts := siblings(2)
 		first := f.waits(d, prompts[0], testModel)
-		d.decide(time.Now())
+		d.decide()
 		g := <-first.done
 		if g.err != nil {
 			t.Fatal(g.err)
 		}
 		defer g.b.undo()
 		second := f.waits(d, prompts[1], testModel)
-		d.decide(time.Now())
+		d.decide()
 		held := f.Binder.Locality.cachedTokens(second.request.prefix, len(prompts[1]), g.b.prefill.Server(), &serverFacts{})
 		if held.Pending < 19_000 {
 			t.Errorf("of 20,000 tokens it finds %+v on its sibling's server", held)
