@@ -1,8 +1,10 @@
 package cost
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -224,7 +226,8 @@ const rounding = 10 * time.Nanosecond
 // idle is the most work ahead of a server that is about to be free: order's idleAhead.
 const idle = 100 * time.Millisecond
 
-// The choice is the cheapest, but for servers that are busy for too long.
+// The choice is the cheapest, but for servers that are busy for too long: where the cheapest is one, a free pair goes
+// before it, and before a decode server alone as well, whose streams would stand still while a prefill server is free.
 func TestChoose_IsTheCheapestAlternative(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f, r := randomField(t), Demand{PromptTokens: rapid.IntRange(0, 100_000).Draw(t, "prompt"), OutputTokens: rapid.IntRange(1, 2000).Draw(t, "output")}
@@ -234,9 +237,16 @@ func TestChoose_IsTheCheapestAlternative(t *testing.T) {
 		if ok != (len(all) > 0) {
 			t.Fatalf("%d alternatives, chosen: %v", len(all), ok)
 		}
+		isTooBusy := func(a Alternative) bool { // it begins when the chosen one, which is free, has done its first decode step
+			return best.Terms.Queue <= idle && a.Terms.Queue > idle && a.Terms.Queue >= best.Terms.TTFT()-rounding
+		}
+		cheaper := func(a, b Alternative) int {
+			return cmp.Or(cmp.Compare(a.Misses, b.Misses), cmp.Compare(a.Terms.Total(), b.Terms.Total()))
+		}
+		goesBefore := ok && best.Prefill != "" && isTooBusy(slices.MinFunc(all, cheaper))
 		for _, a := range all {
-			if best.Terms.Queue <= idle && a.Terms.Queue > idle && a.Terms.Queue >= best.Terms.TTFT()-rounding {
-				continue // it begins when the chosen one, which is free, has done its first decode step
+			if isTooBusy(a) || goesBefore && a.Prefill == "" {
+				continue
 			}
 			if a.Misses < best.Misses || a.Misses == best.Misses && a.Terms.Total() < best.Terms.Total()-rounding {
 				t.Fatalf("%+v is cheaper than the chosen %+v", a, best)

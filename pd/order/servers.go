@@ -247,7 +247,8 @@ const idleAhead = 0.1
 // See Terms. price is what a second of prefill costs requests that wait for prefill. There is one
 // exception: if that pair would begin only after the best pair with a free prefill server has done
 // its first decode step, Best returns the latter, so that no request waits long for a busy server
-// while another is free.
+// while another is free; also where a decode server alone would cost less, whose streams would stand
+// still beside a free prefill server.
 func (s *Servers) Best(t *Ticket, price float64) (Pair, float64) {
 	pair, cost := s.BestAggregated(t, math.Inf(1))
 	if paired, least := s.bestPair(t, price, math.Inf(1), cost); least < cost {
