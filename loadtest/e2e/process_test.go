@@ -27,3 +27,15 @@ func freeAddress(t *testing.T) string { return process.FreeAddress(t) }
 func getJSON(url string, into any) error { return process.JSON(url, into) }
 
 func portOf(t *testing.T, address string) string { return process.Port(t, address) }
+
+// Each process of a test gets ports of its own, though it may not listen on them yet when others get theirs.
+func TestFreeAddress_NoneIsGivenTwice(t *testing.T) {
+	given := make(map[string]bool)
+	for range 2000 {
+		address := freeAddress(t)
+		if given[address] {
+			t.Fatalf("%s is given twice", address)
+		}
+		given[address] = true
+	}
+}

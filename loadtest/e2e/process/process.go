@@ -219,9 +219,19 @@ func Port(t testing.TB, address string) string {
 	return port
 }
 
-// FreeAddress returns a loopback host:port on which no process listens at the moment. Its port
-// is below those that the system gives to outgoing connections, one of which could take it
+// Ports are below those that the system gives to outgoing connections, one of which could take a port
 // before it is listened on.
+const firstPort, ports = 10000, 22000
+
+// given remembers the ports that FreeAddresses gave, of the last ten thousand: whoever got one may listen on it
+// when another one has been given.
+var given = struct {
+	sync.Mutex
+	ports map[int]bool
+}{ports: make(map[int]bool)}
+
+// FreeAddress returns a loopback host:port on which no process listens at the moment, and which was
+// not given before.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	return FreeAddresses(t, 1)
@@ -229,29 +239,40 @@ func FreeAddress(t testing.TB) string {
 
 // FreeAddresses is FreeAddress for programs that listen on several ports, each one above the one
 // before it: it returns the first.
-func FreeAddresses(t testing.TB, ports int) string {
+func FreeAddresses(t testing.TB, n int) string {
 	t.Helper()
-	for range 100 {
-		first := 10000 + rand.IntN(22000)
-		if first, ok := listenFrom(first, ports); ok {
-			return first
-		}
+	given.Lock()
+	defer given.Unlock()
+	if len(given.ports)+n > ports/2 {
+		clear(given.ports)
 	}
-	t.Fatalf("no %d adjacent ports are free", ports)
+	for range 100 {
+		first := firstPort + rand.IntN(ports)
+		if !listenFrom(first, n) {
+			continue
+		}
+		for i := range n {
+			given.ports[first+i] = true
+		}
+		return net.JoinHostPort("127.0.0.1", strconv.Itoa(first))
+	}
+	t.Fatalf("no %d adjacent ports are free", n)
 	return ""
 }
 
-// listenFrom listens for a moment on adjacent loopback ports, and returns the address of the first
-// one; ok is false where one of them is taken.
-func listenFrom(first, ports int) (address string, ok bool) {
-	for i := range ports {
+// listenFrom listens for a moment on adjacent loopback ports, and reports whether it could on all, and none was given.
+func listenFrom(first, n int) bool {
+	for i := range n {
+		if given.ports[first+i] {
+			return false
+		}
 		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+i)))
 		if err != nil {
-			return "", false
+			return false
 		}
 		defer listener.Close()
 	}
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(first)), true
+	return true
 }
 
 // tail is an io.Writer that keeps the last logKept bytes.
