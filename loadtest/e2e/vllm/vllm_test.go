@@ -45,15 +45,18 @@ func TestVLLM(t *testing.T) {
 func tellThemselves(t *testing.T, g gateway) {
 	var servers []struct {
 		ID, Connector string
-		Told          map[string]string
+		Told          struct {
+			Engine, Version string
+			BlockTokens     string `json:"block_tokens"`
+		}
 	}
 	process.WaitFor(t, g.process, "what four engines tell", process.ReadyWithin, func() error {
 		if err := process.JSON(g.admin+"/debug/servers", &servers); err != nil {
 			return err
 		}
 		for _, s := range servers {
-			if s.Connector != "nixl" || s.Told["engine"] != "vllm" || s.Told["version"] == "" || s.Told["block_tokens"] != "32" {
-				return fmt.Errorf("%s: %s, %v", s.ID, s.Connector, s.Told)
+			if s.Connector != "nixl" || s.Told.Engine != "vllm" || s.Told.Version == "" || s.Told.BlockTokens != "32" {
+				return fmt.Errorf("%s: %s, %+v", s.ID, s.Connector, s.Told)
 			}
 		}
 		if len(servers) != 4 {
