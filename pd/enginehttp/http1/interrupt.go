@@ -17,15 +17,15 @@ import (
 type Interrupt struct {
 	context.Context // that it was begun with
 
-	up      *Interrupt  // that Context is, but for its values; nil: it is another one
-	unwatch func() bool // of another one; nil: it does not end
+	up *Interrupt // that Context is, but for its values; nil: it is another one
 
-	mu    sync.Mutex // guards all below, but at; that of up is never taken with it
-	cause error      // nil: it has not ended
-	done  chan struct{}
-	begun []*Interrupt // with it
-	conn  *conn        // of the request that is under way with it; nil: there is none
-	after []*afterEnd
+	mu      sync.Mutex  // guards all below, but at; that of up is never taken with it
+	unwatch func() bool // of another context; nil: it does not end
+	cause   error       // nil: it has not ended
+	done    chan struct{}
+	begun   []*Interrupt // with it
+	conn    *conn        // of the request that is under way with it; nil: there is none
+	after   []*afterEnd
 
 	at int // in up.begun; up.mu guards it
 }
@@ -76,6 +76,8 @@ func (i *Interrupt) Begin(with context.Context) {
 	case with.Err() != nil:
 		i.End(context.Cause(with))
 	default:
+		i.mu.Lock()
+		defer i.mu.Unlock() // the context may end now, and End asks for it
 		i.unwatch = context.AfterFunc(with, func() { i.End(context.Cause(with)) })
 	}
 }
@@ -119,14 +121,14 @@ func (i *Interrupt) End(cause error) {
 	if i.done != nil {
 		close(i.done)
 	}
-	begun, c, after := i.begun, i.conn, i.after
+	begun, c, after, unwatch := i.begun, i.conn, i.after, i.unwatch
 	i.begun, i.conn, i.after = nil, nil, nil
 	i.mu.Unlock()
 	if i.up != nil {
 		i.up.remove(i)
 	}
-	if i.unwatch != nil {
-		i.unwatch()
+	if unwatch != nil {
+		unwatch()
 	}
 	if c != nil {
 		if open := c.hangUp(); open != nil {

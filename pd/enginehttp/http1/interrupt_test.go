@@ -142,6 +142,21 @@ func TestInterrupt_KeepsNoneThatHasEnded(t *testing.T) {
 	}
 }
 
+// A context may end while one is begun with it.
+func TestInterrupt_BeginsAsItsContextEnds(t *testing.T) {
+	for range 2000 {
+		above, leave := context.WithCancelCause(t.Context())
+		var ends sync.WaitGroup
+		ends.Go(func() { leave(errLeft) })
+		i := NewInterrupt(above)
+		<-i.Done()
+		if !errors.Is(i.Err(), errLeft) {
+			t.Fatal(i.Err())
+		}
+		ends.Wait()
+	}
+}
+
 // Any goroutine may begin, end and ask.
 func TestInterrupt_ByManyAtOnce(t *testing.T) {
 	i := NewInterrupt(t.Context())
