@@ -1,18 +1,15 @@
 // Package bytebudget bounds the memory that bodies and answers of clients take, so that no tenant takes what the others need.
 package bytebudget
 
-import (
-	"sync"
-	"sync/atomic"
-)
+import "sync"
 
 // Budget is so many bytes for all. Several texts of one tenant may take no more of it than they leave free: half where
 // no other tenant has any, less where others have some.
 type Budget struct {
 	most int64 // bytes
-	now  atomic.Int64
 
 	mu        sync.Mutex       // guards what follows
+	taken     int64            // bytes
 	ofTenants map[string]int64 // bytes, of those that have some
 }
 
@@ -20,26 +17,30 @@ type Budget struct {
 func New(most int64) *Budget { return &Budget{most: most, ofTenants: make(map[string]int64)} }
 
 // Taken is how many bytes are taken now.
-func (b *Budget) Taken() int64 { return b.now.Load() }
+func (b *Budget) Taken() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.taken
+}
 
 // Take counts more bytes of a text, which has some, unless its tenant's texts would have too many, or all together
 // would. The tenant "" has all that there is.
 func (b *Budget) Take(tenant string, has, more int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.now.Load() + more
-	if now > b.most {
+	taken := b.taken + more
+	if taken > b.most {
 		return false
 	}
 	if tenant != "" {
 		before := b.ofTenants[tenant]
 		own := before + more
-		if before > has && own > b.most-now {
+		if before > has && own > b.most-taken {
 			return false
 		}
 		b.ofTenants[tenant] = own
 	}
-	b.now.Store(now)
+	b.taken = taken
 	return true
 }
 
@@ -47,7 +48,7 @@ func (b *Budget) Take(tenant string, has, more int64) bool {
 func (b *Budget) GiveBack(tenant string, bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.now.Add(-bytes)
+	b.taken -= bytes
 	if tenant == "" {
 		return
 	}
