@@ -143,10 +143,20 @@ const longBody = 16 << 10
 const usualFields = 16
 
 // usualKey returns a key that requests and answers usually have, without taking memory for it; "" for others.
-func usualKey(key []byte) string { return usualKeys[string(key)] }
+func usualKey(key []byte) string {
+	if len(key) >= len(usualKeys) {
+		return ""
+	}
+	for _, usual := range usualKeys[len(key)] {
+		if string(key) == usual {
+			return usual
+		}
+	}
+	return ""
+}
 
-var usualKeys = func() map[string]string {
-	keys := make(map[string]string)
+// usualKeys are by their lengths: of each there are few, and a hash of a key takes longer than to compare it with them.
+var usualKeys = func() (keys [24][]string) {
 	for _, key := range []string{
 		"id", "object", "created", "model", "choices", "usage", "messages", "prompt", "stream", "stream_options", "max_tokens",
 		"max_completion_tokens", "temperature", "top_p", "prompt_tokens", "completion_tokens", "total_tokens",
@@ -156,7 +166,7 @@ var usualKeys = func() map[string]string {
 		"remote_block_ids", "remote_engine_id", "remote_request_id", "remote_host", "remote_port", "remote_num_tokens",
 		"tp_size",
 	} {
-		keys[key] = key
+		keys[len(key)] = append(keys[len(key)], key)
 	}
 	return keys
 }()
