@@ -3,7 +3,9 @@ package gateway
 import (
 	"bytes"
 	"encoding/binary"
+	"hash/maphash"
 	"math/bits"
+	"sync/atomic"
 )
 
 // Text has a space, a quote or an escape in so many bytes; what has none is an image or the
@@ -56,8 +58,11 @@ const (
 
 // roughTokens is about how many tokens the text in a JSON value has. Of equal texts it is equal.
 func roughTokens(value []byte) int {
-	if len(value) < sampledFrom {
+	if len(value) < rememberedFrom {
 		return countTokens(value)
+	}
+	if len(value) < sampledFrom {
+		return counted.tokensOf(value)
 	}
 	every, n, looked := max(sampleEvery, len(value)/mostSamples), 0, 0
 	for from := 0; from+2*sampleLength <= len(value); from += every {
@@ -72,6 +77,36 @@ func roughTokens(value []byte) int {
 		n += countTokens(value[from+end : from+end+sampleLength])
 	}
 	return n * len(value) / looked
+}
+
+// rememberedFrom is from how many bytes on a text is counted once for all the requests that bring it, as each turn of
+// a conversation brings those before it, and all requests of an agent its system prompt and tools.
+const rememberedFrom = 256
+
+var counted = textCounts{seed: maphash.MakeSeed()}
+
+// textCounts remembers how many tokens texts of less than sampledFrom bytes have, by their hashes: a text is hashed at
+// ten times the speed at which it is counted. A text takes the place of another, and nothing else is ever forgotten.
+// Of two that have 56 bits of a hash in common, which nobody can bring about who does not know the seed, the second
+// has the count of the first.
+type textCounts struct {
+	seed  maphash.Seed
+	slots [4096]atomic.Uint64 // the place is of the lowest bits of the hash, the rest is its highest ones and the count
+}
+
+// countBits are the bits of a slot that hold a count, which is at most that of the bytes.
+const countBits = 20
+
+func (c *textCounts) tokensOf(text []byte) int {
+	const countMask = 1<<countBits - 1
+	hash := maphash.Bytes(c.seed, text)
+	slot := &c.slots[hash%uint64(len(c.slots))]
+	if known := slot.Load(); (known^hash)>>countBits == 0 && known != 0 {
+		return int(known & countMask)
+	}
+	n := countTokens(text)
+	slot.Store(hash&^countMask | uint64(n))
+	return n
 }
 
 // wordEnd is where the first word of a text ends, its length where none does.
