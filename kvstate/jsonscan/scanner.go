@@ -312,10 +312,30 @@ func (s *scanner) checkedString() error {
 	}
 }
 
+// skipShort skips a string of up to 31 bytes without an escape, as most are, keys above all, and reports whether one
+// comes next. A search for its end is a call or two.
+func (s *scanner) skipShort() bool {
+	for at := s.at + 1; at+8 <= len(s.raw) && at < s.at+32; at += 8 {
+		w := binary.LittleEndian.Uint64(s.raw[at:])
+		quote, backslash := w^everyByte*'"', w^everyByte*'\\'
+		odd := ((quote-everyByte)&^quote | (backslash-everyByte)&^backslash | (w-everyByte*' ')&^w) & highBits
+		if odd == 0 {
+			continue
+		}
+		at += bits.TrailingZeros64(odd) / 8 // only bytes behind the first of them may be marked and be none
+		if s.raw[at] != '"' {
+			return false
+		}
+		s.at = at + 1
+		return true
+	}
+	return false
+}
+
 // str skips a string. Prompts are long strings, so quotes and backslashes are looked for as far as they
 // are away, and each of them once.
 func (s *scanner) str() error {
-	if s.skipLong() {
+	if s.skipShort() || s.skipLong() {
 		return nil
 	}
 	if s.checked {
