@@ -92,18 +92,18 @@ func drainsBeside(fleet *pools.Fleet, id string) string {
 
 // RequireToken asks for a token, or where certificates are asked for for a client's that was
 // verified, everywhere but where kubelets and load balancers look, which have neither. Browsers,
-// which cannot be told to send Bearer, ask their user for it as a password (Basic, any name). An
-// empty token without certificates asks for nothing. Where no token is shown, browsers that
-// are made to ask by a page of another site are refused; names are what the port is called
-// beside its addresses and private names.
-func RequireToken(token string, certificates bool, names []string, admin http.Handler) http.Handler {
-	if token == "" && !certificates {
+// which cannot be told to send Bearer, ask their user for it as a password (Basic, any name). The
+// token may be another one at each request; one that is empty at first, without certificates, asks
+// for nothing. Where no token is shown, browsers that are made to ask by a page of another site are
+// refused; names are what the port is called beside its addresses and private names.
+func RequireToken(token func() string, certificates bool, names []string, admin http.Handler) http.Handler {
+	hasToken := token() != ""
+	if !hasToken && !certificates {
 		return refuseBrowsers(names, admin)
 	}
-	want := sha256.Sum256([]byte(token))
 	isToken := func(sent string) bool {
-		sum := sha256.Sum256([]byte(sent))
-		return token != "" && subtle.ConstantTimeCompare(sum[:], want[:]) == 1
+		sum, want := sha256.Sum256([]byte(sent)), sha256.Sum256([]byte(token()))
+		return hasToken && subtle.ConstantTimeCompare(sum[:], want[:]) == 1
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		bearer, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -116,10 +116,10 @@ func RequireToken(token string, certificates bool, names []string, admin http.Ha
 			return
 		case !byBrowser:
 			w.Header().Add("WWW-Authenticate", "Bearer")
-			if token != "" {
+			if hasToken {
 				w.Header().Add("WWW-Authenticate", `Basic realm="Tandem: any name, the admin token as password"`)
 			}
-			if r.Header.Get("Authorization") != "" && token != "" {
+			if r.Header.Get("Authorization") != "" && hasToken {
 				http.Error(w, "what was shown is not the admin port's token (Authorization: Bearer TOKEN)", http.StatusUnauthorized)
 				return
 			}

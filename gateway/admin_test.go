@@ -21,8 +21,10 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
+func always(token string) func() string { return func() string { return token } }
+
 // alonePort is the admin port of a gateway that knows of no other.
-var alonePort = peers.NewAsker(peers.Peer{ID: "g", Admin: "http://g", Version: "v1"}, nil, "", nil)
+var alonePort = peers.NewAsker(peers.Peer{ID: "g", Admin: "http://g", Version: "v1"}, nil, always(""), nil)
 
 // testDrains are those of a gateway that tells nobody of them.
 type testDrains struct{ fleet *pools.Fleet }
@@ -219,7 +221,7 @@ func basic(user, password string) string {
 
 // Where the port asks for certificates alone, an empty password is none.
 func TestGuarded_NoTokenIsNoPassword(t *testing.T) {
-	admin := RequireToken("", true, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }))
+	admin := RequireToken(always(""), true, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }))
 	for _, sent := range []string{"Bearer ", basic("", "")} {
 		req := httptest.NewRequest(http.MethodGet, "/ui/", nil)
 		req.Header.Set("Authorization", sent)
@@ -233,7 +235,7 @@ func TestGuarded_NoTokenIsNoPassword(t *testing.T) {
 // A browser shows its certificate, and a password that was typed once, whatever page makes it ask; a
 // token to be sent as Bearer it does not know.
 func TestGuarded_WhatABrowserShowsIsNotEnoughForAPageOfAnotherSite(t *testing.T) {
-	admin := RequireToken("t0ken", true, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }))
+	admin := RequireToken(always("t0ken"), true, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }))
 	verified := &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{}}}}
 	for _, x := range []struct {
 		name  string

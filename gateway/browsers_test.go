@@ -46,7 +46,7 @@ func TestCrossSite(t *testing.T) {
 // An admin port without a token refuses browsers that a page of another site sends; kubelets
 // and load balancers are always let in.
 func TestGuarded_WithoutATokenBrowsersAreRefused(t *testing.T) {
-	admin := RequireToken("", false, []string{"tandem.example.com"}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }))
+	admin := RequireToken(always(""), false, []string{"tandem.example.com"}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }))
 	for _, x := range []struct {
 		name, host, path, site string
 		want                   int
@@ -72,7 +72,7 @@ func TestGuarded_WithoutATokenBrowsersAreRefused(t *testing.T) {
 // Where a token is asked for, a client that shows it is let in by any name, and no other but
 // kubelets and load balancers.
 func TestGuarded_AToken(t *testing.T) {
-	admin := RequireToken("t0ken", false, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }))
+	admin := RequireToken(always("t0ken"), false, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202) }))
 	for _, x := range []struct {
 		path, token string
 		want        int

@@ -10,8 +10,8 @@ import (
 // else of the port is as it was.
 func TestProfiles_AreForThisMachineOrTheToken(t *testing.T) {
 	rest := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
-	open := RequireToken("", false, nil, WithProfiles(false, rest))
-	token := RequireToken("secret", false, nil, WithProfiles(true, rest))
+	open := RequireToken(always(""), false, nil, WithProfiles(false, rest))
+	token := RequireToken(always("secret"), false, nil, WithProfiles(true, rest))
 	for _, x := range []struct {
 		name         string
 		port         http.Handler

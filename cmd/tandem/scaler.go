@@ -94,7 +94,7 @@ func runScaler(ctx context.Context, ports scalerPorts, maxAge time.Duration, in 
 	mux := http.NewServeMux()
 	mux.Handle(serving.ScalerRoute, targets.Handler())
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-	web := &http.Server{Handler: gateway.RequireToken("", ports.adminTLS.ClientCA != "", nil, mux), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: idleTime}
+	web := &http.Server{Handler: gateway.RequireToken(func() string { return "" }, ports.adminTLS.ClientCA != "", nil, mux), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: idleTime}
 	server := keda.NewServer(targets)
 
 	failed := make(chan error, 3)

@@ -34,12 +34,12 @@ type Asker struct {
 	self      Peer
 	directory *Directory // nil: it is alone
 	client    *http.Client
-	token     string
+	token     func() string // that all share, as it is now; "": none is asked for
 }
 
 // NewAsker returns what asks the admin ports of others, with proof of the token that they share, and
 // by TLS as conf says; nil where they speak plain text. Without a directory there are none.
-func NewAsker(self Peer, d *Directory, token string, conf *tls.Config) *Asker {
+func NewAsker(self Peer, d *Directory, token func() string, conf *tls.Config) *Asker {
 	return &Asker{self: self, directory: d, token: token, client: &http.Client{
 		Transport:     &http.Transport{TLSClientConfig: conf, DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -91,8 +91,8 @@ func (a *Asker) ask(ctx context.Context, peer Peer, path string) (status int, bo
 	if err != nil {
 		return 0, nil, fmt.Errorf("ask another gateway: %w", err)
 	}
-	if a.token != "" {
-		req.Header.Set("Authorization", "Bearer "+Proof(a.token, peer.Admin))
+	if token := a.token(); token != "" {
+		req.Header.Set("Authorization", "Bearer "+Proof(token, peer.Admin))
 	}
 	resp, err := a.client.Do(req)
 	if err != nil {
@@ -122,12 +122,18 @@ func Proof(token, admin string) string {
 // Handler is the own admin port: it names itself in every answer, and lets other gateways read open
 // that show a proof for its address; all others meet guarded.
 func (a *Asker) Handler(open, guarded http.Handler) http.Handler {
-	want := []byte("Bearer " + Proof(a.token, a.self.Admin))
+	isPeer := func(r *http.Request) bool {
+		token := a.token()
+		if token == "" {
+			return false
+		}
+		want := []byte("Bearer " + Proof(token, a.self.Admin))
+		return subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) == 1
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(InstanceHeader, a.self.ID)
 		w.Header().Set(VersionHeader, a.self.Version)
-		reads := r.Method == http.MethodGet && a.token != ""
-		if reads && subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) == 1 {
+		if r.Method == http.MethodGet && isPeer(r) {
 			open.ServeHTTP(w, r)
 			return
 		}

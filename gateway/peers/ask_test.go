@@ -18,6 +18,8 @@ func answering(status int, body string) http.Handler {
 	})
 }
 
+func always(token string) func() string { return func() string { return token } }
+
 // adminPort serves the admin port of a gateway, which others may read with a proof of the token.
 func adminPort(t *testing.T, id, token string, open http.Handler) Peer {
 	t.Helper()
@@ -25,7 +27,7 @@ func adminPort(t *testing.T, id, token string, open http.Handler) Peer {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))
 	t.Cleanup(server.Close)
 	self := Peer{ID: id, Admin: server.URL, Version: "v1"}
-	handler = NewAsker(self, nil, token, nil).Handler(open, answering(http.StatusUnauthorized, "no token"))
+	handler = NewAsker(self, nil, always(token), nil).Handler(open, answering(http.StatusUnauthorized, "no token"))
 	return self
 }
 
@@ -35,7 +37,7 @@ func askerOf(token string, others ...Peer) *Asker {
 	for _, p := range others {
 		d.seen[p.ID] = sighting{peer: p}
 	}
-	return NewAsker(Peer{ID: "self"}, d, token, nil)
+	return NewAsker(Peer{ID: "self"}, d, always(token), nil)
 }
 
 // All are asked at once, by the token that they share. What does not answer costs a second and is
@@ -80,7 +82,7 @@ func TestAsk_NamesThoseThatDoNotAnswer(t *testing.T) {
 
 // A gateway that is alone asks nobody.
 func TestAsk_AloneThereIsNobody(t *testing.T) {
-	if got := NewAsker(Peer{ID: "self"}, nil, "", nil).Ask(t.Context(), "/path"); len(got) != 0 {
+	if got := NewAsker(Peer{ID: "self"}, nil, always(""), nil).Ask(t.Context(), "/path"); len(got) != 0 {
 		t.Errorf("%+v", got)
 	}
 }

@@ -28,7 +28,7 @@ func (c *accessConfig) bind(fs *pflag.FlagSet) {
 		"`names` by which the admin port may be asked without a token, beside addresses, names without a dot and those under .svc, "+
 			".local, .internal and .localhost; others are refused, since a page may point a name of its own at the port")
 	fs.StringVar(&c.adminTokenFile, "admin-token-file", c.adminTokenFile,
-		"`file` with the token that the admin port asks for, save at /livez and /readyz; empty: none")
+		"`file` with the token that the admin port asks for, save at /livez and /readyz; read again when it changes; empty: none")
 	fs.BoolVar(&c.adminProfiles, "admin-profiles", c.adminProfiles,
 		"serve Go's profiles of this process at /debug/pprof of the admin port: behind its token or client's certificate, and where it asks "+
 			"for neither for this machine alone")

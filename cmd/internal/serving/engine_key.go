@@ -7,11 +7,11 @@ import "net/http"
 // key must not be let in by the gateway's.
 type withKey struct {
 	http.RoundTripper
-	key *engineSecret
+	key *reloadableSecret
 }
 
 // withEngineKey adds the key, as it is by then, to each request; without a file of one nothing is added.
-func withEngineKey(transport http.RoundTripper, key *engineSecret) http.RoundTripper {
+func withEngineKey(transport http.RoundTripper, key *reloadableSecret) http.RoundTripper {
 	if key.file == "" {
 		return transport
 	}

@@ -15,7 +15,7 @@ import (
 
 // meetPeers wires the admin port with those of the gateways that share a Redis with this one, so that
 // each answers for all.
-func (n *Node) meetPeers(token string) error {
+func (n *Node) meetPeers(token func() string) error {
 	cfg := &n.cfg
 	self := peers.Peer{ID: n.instance, Admin: cfg.adminURL(n.ports.operator.Addr()), Version: version.String()}
 	conf, err := cfg.ports.askTLS()

@@ -15,8 +15,10 @@ import (
 
 	"github.com/tandem-gateway/tandem/cmd/internal/adminport"
 	"github.com/tandem-gateway/tandem/cmd/internal/explain"
+	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pd/api"
 )
@@ -355,14 +357,56 @@ func TestAdmin_AsksForItsToken(t *testing.T) {
 	if _, err := explain.Fetch(t.Context(), adminport.Port{Address: c.admin, TokenFile: token}, got.header.Get("X-Request-Id")); err != nil {
 		t.Error(err)
 	}
-	writeConfig(t, token, "let-me-inn\n") // the gateway keeps what it was started with
+	mistyped := filepath.Join(t.TempDir(), "token")
+	write(t, mistyped, "let-me-inn\n")
 	for port, want := range map[adminport.Port]string{
-		{Address: c.admin, TokenFile: token}: c.admin + " does not take the token in " + token,
-		{Address: c.admin}:                   c.admin + " asks for a token: name the file that holds it with --admin-token-file",
-		{Address: c.base, TokenFile: token}:  c.base + " is not the admin port but serves clients",
+		{Address: c.admin, TokenFile: mistyped}: c.admin + " does not take the token in " + mistyped,
+		{Address: c.admin}:                      c.admin + " asks for a token: name the file that holds it with --admin-token-file",
+		{Address: c.base, TokenFile: token}:     c.base + " is not the admin port but serves clients",
 	} {
 		if _, err := explain.Fetch(t.Context(), port, got.header.Get("X-Request-Id")); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v", port, err)
 		}
+	}
+}
+
+// A token that is replaced in its file is asked for from then on, of operators and of other gateways; of a file that is
+// empty the token before it stays.
+func TestAdminToken_IsTakenOverWhileServing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	token, old := filepath.Join(dir, "token"), filepath.Join(dir, "old")
+	write(t, token, "canary-old\n")
+	write(t, old, "canary-old\n")
+	server := redisserver.Start(t)
+	var log testlog.Buffer
+	start := func(name string) *cluster {
+		return newCluster(t, shape{prefill: 1, decode: 1, log: &log, config: func(cfg *config) {
+			cfg.access.adminTokenFile, cfg.redis.addrs, cfg.redis.replica = token, []string{server.Addr()}, name
+		}})
+	}
+	a, b := start("a"), start("b")
+	takes := func(c *cluster, file string) bool {
+		var servers []gateway.ServerStatus
+		return adminport.Port{Address: c.admin, TokenFile: file}.Get(t.Context(), "/debug/servers", &servers) == nil
+	}
+	eventually(t, "they find each other", func() bool { return len(a.node.peers.Others()) == 1 && len(b.node.peers.Others()) == 1 })
+	write(t, token, "canary-new\n")
+	for name, c := range map[string]*cluster{"a": a, "b": b} {
+		eventually(t, name+" takes the new token and not the old one", func() bool { return takes(c, token) && !takes(c, old) })
+	}
+	for _, answer := range a.node.peers.Ask(t.Context(), "/debug/servers") {
+		if answer.Err != nil {
+			t.Errorf("b does not answer a: %v", answer.Err)
+		}
+	}
+	write(t, old, "canary-new\n")
+	write(t, token, "")
+	eventually(t, "the log says that the file is empty", func() bool { return strings.Count(log.String(), "the old one stays") == 2 })
+	if !takes(a, old) {
+		t.Error("an empty file changed the token")
+	}
+	if strings.Contains(log.String(), "canary") {
+		t.Error("the log tells of a token")
 	}
 }

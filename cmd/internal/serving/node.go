@@ -18,7 +18,6 @@ import (
 
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/keda"
-	"github.com/tandem-gateway/tandem/cmd/internal/secretfile"
 	"github.com/tandem-gateway/tandem/cmd/internal/version"
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/gateway/access"
@@ -64,7 +63,7 @@ type Node struct {
 	peers        *peers.Asker // the admin ports of the others
 	tracing      *sdktrace.TracerProvider
 	reloads      *FileReloads
-	secrets      engineSecrets
+	secrets      secrets
 }
 
 // New wires a gateway with settings, by the names of their flags, and servers, and binds its
@@ -97,7 +96,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err er
 	if err != nil {
 		return n, err
 	}
-	if n.secrets, err = cfg.engines.secrets(); err != nil {
+	if n.secrets, err = cfg.secrets(); err != nil {
 		return n, err
 	}
 	own := withEngineKey(transport, n.secrets.engineKey)
@@ -257,12 +256,9 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *metricsRegistry) error {
 }
 
 // serveOperators wires the ports beside that for clients: admin, load reports, KEDA.
-func (n *Node) serveOperators(reg *metricsRegistry) error {
-	token, err := secretfile.ReadFilled("admin-token-file", n.cfg.access.adminTokenFile)
-	if err != nil {
-		return err
-	}
-	if err = n.meetPeers(token); err != nil {
+func (n *Node) serveOperators(reg *metricsRegistry) (err error) {
+	token := n.secrets.adminToken.current
+	if err := n.meetPeers(token); err != nil {
 		return err
 	}
 	o := n.orchestrator
@@ -275,7 +271,7 @@ func (n *Node) serveOperators(reg *metricsRegistry) error {
 	certificates := n.cfg.ports.adminTLS.ClientCA != ""
 	admin := n.adminRoutes(reg)
 	if n.cfg.access.adminProfiles {
-		admin = gateway.WithProfiles(token != "" || certificates, admin)
+		admin = gateway.WithProfiles(token() != "" || certificates, admin)
 	}
 	n.ports.admin = &http.Server{
 		Handler:           n.peers.Handler(admin, gateway.RequireToken(token, certificates, n.cfg.access.adminNames, admin)),

@@ -8,24 +8,24 @@ import (
 	"github.com/tandem-gateway/tandem/cmd/internal/secretfile"
 )
 
-// engineSecret is what a file holds that engines ask for. It may be replaced while the gateway runs, as Kubernetes replaces
-// the files of a mounted Secret.
-type engineSecret struct {
+// reloadableSecret is what a file holds that engines or operators ask for. It may be replaced while the gateway runs, as Kubernetes
+// replaces the files of a mounted Secret.
+type reloadableSecret struct {
 	setting, file string
 	loaded        []byte // hash of the file as it was at the start
 	value         atomic.Pointer[string]
 }
 
 // readSecret reads the file that a setting names; without one the secret stays "".
-func readSecret(setting, file string) (*engineSecret, error) {
-	s := &engineSecret{setting: setting, file: file, loaded: contentHash(file)} // before it is read, so that no change is missed
+func readSecret(setting, file string) (*reloadableSecret, error) {
+	s := &reloadableSecret{setting: setting, file: file, loaded: contentHash(file)} // before it is read, so that no change is missed
 	return s, s.readAgain()
 }
 
-func (s *engineSecret) current() string { return *s.value.Load() }
+func (s *reloadableSecret) current() string { return *s.value.Load() }
 
 // readAgain takes over what the file holds now; what it held before stays where it cannot be used.
-func (s *engineSecret) readAgain() error {
+func (s *reloadableSecret) readAgain() error {
 	value, err := secretfile.ReadFilled(s.setting, s.file)
 	if err != nil {
 		return err
@@ -34,23 +34,26 @@ func (s *engineSecret) readAgain() error {
 	return nil
 }
 
-// engineSecrets are those that engines share with the gateway.
-type engineSecrets struct {
-	engineKey, handoffKey *engineSecret
+// secrets are those that are taken over while the gateway runs.
+type secrets struct {
+	engineKey, handoffKey, adminToken *reloadableSecret
 }
 
-func (c *enginesConfig) secrets() (s engineSecrets, err error) {
-	if s.engineKey, err = readSecret("engine-key-file", c.key); err != nil {
+func (c *config) secrets() (s secrets, err error) {
+	if s.engineKey, err = readSecret("engine-key-file", c.engines.key); err != nil {
 		return s, err
 	}
-	s.handoffKey, err = readSecret("trtllm-key-file", c.trtllmKey)
+	if s.handoffKey, err = readSecret("trtllm-key-file", c.engines.trtllmKey); err != nil {
+		return s, err
+	}
+	s.adminToken, err = readSecret("admin-token-file", c.access.adminTokenFile)
 	return s, err
 }
 
 // followSecrets takes over what changes in files of secrets until the context ends.
 func (n *Node) followSecrets(ctx context.Context) {
 	var follows sync.WaitGroup
-	for _, s := range []*engineSecret{n.secrets.engineKey, n.secrets.handoffKey} {
+	for _, s := range []*reloadableSecret{n.secrets.engineKey, n.secrets.handoffKey, n.secrets.adminToken} {
 		if s.file == "" {
 			continue
 		}
