@@ -50,6 +50,9 @@ func (s *Source) applyPut(e *event, tier Tier) {
 				s.drop(DropFull)
 				return
 			}
+			s.journal.begin(h, nowhere, parent != 0, h.nodes.node(parent).engine)
+			s.journal.block(engine, own)
+			s.journal.end()
 		}
 		parent, own = node, h.nodes.node(node).own
 		s.putOne(own, tier)
@@ -68,17 +71,23 @@ func (s *Source) putKnown(e *event, tier Tier) {
 	}
 }
 
-// putOne notes a block in the source's store: one of its own, in the tier of the first block, where
-// none is named.
+// putOne notes a block in the source's store.
 func (s *Source) putOne(own Hash, tier Tier) {
+	s.storeIn(tier).believe(own)
+	s.journal.put(own, tier, true)
+	s.counts.Stored++
+}
+
+// storeIn returns the source's store: one of its own, in the tier of the first block, where none is
+// named.
+func (s *Source) storeIn(tier Tier) *store {
 	if s.store == nil {
 		s.store = newStore(tier, &s.index.cfg)
 		for _, h := range s.holders {
 			s.model.useStore(h.number, s.store)
 		}
 	}
-	s.store.believe(own)
-	s.counts.Stored++
+	return s.store
 }
 
 // applyForgotten notes blocks that the store has dropped, where one says so.
@@ -89,7 +98,9 @@ func (s *Source) applyForgotten(e *event) {
 			s.drop(DropRemoval)
 			continue
 		}
-		s.store.disbelieve(h.nodes.node(i).own)
+		own := h.nodes.node(i).own
+		s.store.disbelieve(own)
+		s.journal.put(own, s.store.tier, false)
 		s.counts.Removed++
 	}
 }

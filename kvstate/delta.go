@@ -53,7 +53,7 @@ func (s *Source) TakeDelta() []byte {
 	if j.lost {
 		delta = s.snapshotLocked()
 	}
-	s.journal = journal{on: true, from: s.seq.last, ops: j.ops[:0]}
+	s.journal = journal{on: true, from: s.seq.last, ops: j.ops[:0], puts: j.puts}
 	return delta
 }
 

@@ -21,6 +21,7 @@ type journal struct {
 	from  stamp // last batch before the first operation
 	fresh bool  // ops begin with a reset: from does not matter
 	lost  bool  // too much was collected
+	puts  puts
 
 	op      byte // of the run being collected, 0: none
 	holder  *holder
@@ -107,6 +108,13 @@ func (j *journal) clearTier(tier Tier) {
 func (j *journal) clearAll() {
 	if j.on {
 		j.ops, j.fresh, j.lost = append(j.ops[:0], opReset), true, false
+	}
+}
+
+// put notes that a block is in the store of a tier now, or is not there.
+func (j *journal) put(own Hash, tier Tier, isThere bool) {
+	if j.on {
+		j.puts.add(own, tier, isThere)
 	}
 }
 

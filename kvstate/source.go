@@ -269,7 +269,7 @@ func (s *Source) dropHolders() {
 	}
 	s.holders = nil
 	if s.spec.Store == "" {
-		s.store = nil // with what it has
+		s.store, s.journal.puts = nil, puts{} // with what it has
 	}
 }
 

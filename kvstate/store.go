@@ -42,15 +42,22 @@ func newStore(tier Tier, cfg *Config) *store {
 }
 
 // believe notes that blocks are in the store now.
-func (st *store) believe(blocks ...Hash) {
+func (st *store) believe(blocks ...Hash) { st.believeSince(0, blocks...) }
+
+// believeSince notes that blocks were in the store some time ago. What is too old is left out.
+func (st *store) believeSince(ago time.Duration, blocks ...Hash) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	back := int(max(0, ago) / st.every)
+	if back >= epochs {
+		return
+	}
 	if st.timer == nil {
 		st.timer = time.AfterFunc(st.every, st.turn)
 	}
 	for _, own := range blocks {
-		if !st.index.put(own, st.now) {
-			st.put[st.now]++
+		if epoch := (st.now + epochs - back) % epochs; !st.index.put(own, epoch) {
+			st.put[epoch]++
 			st.blocks++
 		}
 		if st.blocks > st.max {

@@ -1,7 +1,11 @@
 package kvstate
 
 import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -282,5 +286,131 @@ func TestStore_CountsForAServerThatIsSilent(t *testing.T) {
 	silent.Close()
 	if got := p.match(prompt).Held("new"); got != (cached.Tokens{}) {
 		t.Errorf("closed: %+v", got)
+	}
+}
+
+// passOn gives another pool what a server's source changed.
+func (p *pool) passOn(t *testing.T, server string, to *pool) {
+	t.Helper()
+	if delta := p.sources[server].TakeDelta(); delta != nil {
+		if err := to.sources[server].Apply(delta); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if puts := p.sources[server].TakePuts(); puts != nil {
+		if err := to.sources[server].ApplyPuts(puts); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What a replica receives of a store those that follow it know as well: blocks that are put and
+// forgotten, and those that are stored behind what only the store was known to have.
+func TestStore_IsPassedOn(t *testing.T) {
+	p, follower := newPool(t), newPool(t)
+	for _, s := range p.sources {
+		s.Record(true)
+	}
+	prompt := count(0, 200)
+	same := func(what string, want map[string]cached.Tokens) {
+		t.Helper()
+		for server, tokens := range want {
+			p.passOn(t, server, follower)
+			if got, followed := p.match(prompt).Held(server), follower.match(prompt).Held(server); got != tokens || followed != tokens {
+				t.Errorf("%s, %s: received %+v, followed %+v, want %+v", what, server, got, followed, tokens)
+			}
+		}
+	}
+	p.tell("a", computed([]uint64{1, 2, 3, 4}, 0, prompt)...)
+	same("put", map[string]cached.Tokens{"a": {GPU: 64, CPU: 64, Disk: 64}})
+	same("put by a", map[string]cached.Tokens{"b": {Disk: 64}, "c": {}})
+	p.tell("a", wireEvent{kind: "BlockRemoved", hashes: []uint64{4}, medium: "STORAGE", where: "REMOTE"},
+		wireEvent{kind: "BlockRemoved", hashes: []uint64{1, 2, 3, 4}, medium: "GPU"})
+	same("forgotten", map[string]cached.Tokens{"a": {Disk: 48}, "b": {Disk: 48}})
+
+	// b says of a fifth and a sixth block only that the store has them, and stores behind them.
+	p.tell("b", computed([]uint64{11, 12, 13, 14}, 0, prompt)[:4]...)
+	p.tell("b", computed([]uint64{15, 16}, 14, prompt[64:])[2:]...)
+	p.tell("b", computed([]uint64{17}, 16, prompt[96:])[:1]...)
+	p.tell("b", wireEvent{kind: "BlockStored", hashes: []uint64{15, 16}, size: 16, medium: "GPU"})
+	same("behind what the store has", map[string]cached.Tokens{"b": {GPU: 112, CPU: 112, Disk: 112}})
+	if n := follower.sources["b"].State().Counts.Dropped[DropParent]; n != 0 {
+		t.Errorf("%d blocks were dropped behind what is not known", n)
+	}
+
+	// c has a store of its own, which is gone with it.
+	p.tell("c", computed([]uint64{21, 22}, 0, prompt)...)
+	p.tell("c", wireEvent{kind: "BlockRemoved", hashes: []uint64{21, 22}, medium: "GPU"})
+	same("alone", map[string]cached.Tokens{"c": {CPU: 32, Disk: 32}})
+	p.tell("c", computed([]uint64{21, 22, 23}, 0, prompt)[3:]...)
+	p.sources["c"].RecordRestart()
+	same("restarted", map[string]cached.Tokens{"c": {}})
+}
+
+// What is passed on is as old as it is there: a replica that reads it late believes it no longer.
+func TestStore_WhatIsPassedOnLateIsOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, prompt := newPool(t), count(0, 40)
+		p.sources["a"].Record(true)
+		p.tell("a", computed([]uint64{1, 2}, 0, prompt)...)
+		puts, life := p.sources["a"].TakePuts(), p.ix.cfg.StoreLife
+		time.Sleep(life / 2)
+		late := newPool(t)
+		believed := func() int { return late.match(prompt).Held("b").Disk }
+		if err := late.sources["a"].ApplyPuts(puts); err != nil || believed() != 32 {
+			t.Fatalf("%d tokens, %v", believed(), err)
+		}
+		time.Sleep(life / 2)
+		synctest.Wait()
+		if believed() != 0 {
+			t.Error("believed for longer than since it was put")
+		}
+		if err := late.sources["a"].ApplyPuts(puts); err != nil || believed() != 0 {
+			t.Errorf("what is older than a life: %d tokens, %v", believed(), err)
+		}
+	})
+}
+
+func TestStore_PutsThatCannotBeUsedAreRefused(t *testing.T) {
+	p := newPool(t)
+	a := p.sources["a"]
+	a.Record(true)
+	if a.TakePuts() != nil {
+		t.Error("something was put before anything was said")
+	}
+	p.tell("a", computed([]uint64{1}, 0, count(0, 16))...)
+	puts := a.TakePuts()
+	if a.TakePuts() != nil {
+		t.Error("the same is given twice")
+	}
+	other, err := New(Config{Secret: "x", MaxBlocks: 1 << 20, GuessLife: time.Second, MaxGuesses: 1, StoreLife: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := other.Open(Spec{SourceID: SourceID{Server: "a"}, Model: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	altered := func(at int, to byte) []byte {
+		b := slices.Clone(puts)
+		b[at] = to
+		return binary.LittleEndian.AppendUint32(b[:len(b)-4], crc32.Checksum(b[:len(b)-4], castagnoli))
+	}
+	broken := slices.Clone(puts)
+	broken[len(broken)-6] ^= 1
+	for name, x := range map[string]struct {
+		to    *Source
+		bytes []byte
+	}{
+		"nothing": {a, nil}, "breaks off": {a, puts[:len(puts)-1]}, "damaged": {a, broken}, "another version": {a, altered(0, 2)},
+		"another secret": {stranger, puts}, "on the GPU": {a, altered(putsHead, byte(GPU)+putIsThere)}, "nowhere": {a, altered(putsHead, byte(nowhere)+putIsThere)},
+	} {
+		if err := x.to.ApplyPuts(x.bytes); !errors.Is(err, ErrDelta) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	a.Close()
+	if err := a.ApplyPuts(puts); err != nil {
+		t.Errorf("a closed source: %v", err)
 	}
 }

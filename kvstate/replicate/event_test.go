@@ -12,6 +12,10 @@ const blockTokens = 16
 
 // stored is an event that blocks came, behind a parent; 0: none.
 func stored(parent uint64, hashes []uint64, tokens []uint32) []byte {
+	return storedIn("GPU", parent, hashes, tokens)
+}
+
+func storedIn(medium string, parent uint64, hashes []uint64, tokens []uint32) []byte {
 	b := appendHashes(msgp.AppendString(msgp.AppendArrayHeader(nil, 7), "BlockStored"), hashes)
 	if parent == 0 {
 		b = msgp.AppendNil(b)
@@ -23,7 +27,7 @@ func stored(parent uint64, hashes []uint64, tokens []uint32) []byte {
 		b = msgp.AppendUint32(b, t)
 	}
 	b = msgp.AppendNil(msgp.AppendInt(b, blockTokens)) // no lora_id
-	return msgp.AppendString(b, "GPU")
+	return msgp.AppendString(b, medium)
 }
 
 // removed is an event that blocks are gone.

@@ -100,11 +100,11 @@ func TestFollower_ADeltaThatWasLostIsInTheNext(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	f.publish(gone, m.source.TakeDelta())
+	f.publish(gone, m.source.TakeDelta(), nil)
 	for _, msg := range engineMessages(4, 6) {
 		m.source.ApplyLive(msg)
 	}
-	f.publish(t.Context(), m.source.TakeDelta())
+	f.publish(t.Context(), m.source.TakeDelta(), nil)
 	reader := newSharer(t, r, "b", false)
 	entries := client.XRange(t.Context(), m.shared.key(m.source.ID(), "deltas"), "-", "+").Val()
 	for _, e := range entries {

@@ -59,6 +59,7 @@ type follower struct {
 	from  string // last entry of the stream that was read
 	// restoreAt is when a snapshot may be asked for again.
 	restoreAt time.Time
+	warned    bool // that what was put into a store cannot be used
 }
 
 // newFollower returns what has read nothing yet.
@@ -74,7 +75,7 @@ func (f *follower) receive(ctx context.Context, feed Feed) {
 	f.s.Record(true)
 	defer f.s.Record(false)
 	// The others begin where this replica does.
-	f.publish(ctx, f.s.Snapshot())
+	f.publish(ctx, f.s.Snapshot(), nil)
 	stop, err := feed()
 	if err != nil {
 		f.log.Error("cannot receive KV events", "source", f.s.ID().String(), "error", err.Error())
@@ -92,7 +93,7 @@ func (f *follower) receive(ctx context.Context, feed Feed) {
 	})
 	for waitFor(ctx, deltaDelay) {
 		if delta := f.s.TakeDelta(); delta != nil {
-			f.publish(ctx, delta)
+			f.publish(ctx, delta, f.s.TakePuts())
 		}
 	}
 	renewing.Wait()
@@ -116,12 +117,16 @@ func (f *follower) receiveWithoutRedis(ctx context.Context, feed Feed) {
 	}
 }
 
-// publish puts a delta into the stream. One that does not get through is a gap to the
-// replicas that read it: they take a snapshot, and the journal makes the next one complete.
-func (f *follower) publish(ctx context.Context, delta []byte) {
-	key := f.key(f.s.ID(), "deltas")
+// publish puts a delta into the stream, and beside it what the engine has put into a store, nil if
+// nothing. A delta that does not get through is a gap to the replicas that read it: they take a
+// snapshot, and the journal makes the next one complete. What was put then stays unknown to them.
+func (f *follower) publish(ctx context.Context, delta, puts []byte) {
+	key, values := f.key(f.s.ID(), "deltas"), []any{"d", delta}
+	if puts != nil {
+		values = append(values, "s", puts)
+	}
 	_, err := f.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		p.XAdd(ctx, &redis.XAddArgs{Stream: key, MaxLen: deltaKept, Approx: true, Values: []any{"d", delta}})
+		p.XAdd(ctx, &redis.XAddArgs{Stream: key, MaxLen: deltaKept, Approx: true, Values: values})
 		p.Expire(ctx, key, snapshotLife)
 		return nil
 	})
@@ -167,16 +172,25 @@ func (f *follower) begin(ctx context.Context) {
 // restorePause is how long a source that missed something waits for a better snapshot.
 const restorePause = time.Second
 
-// take applies one entry. Where something is missing before it, the kept snapshot is
-// taken, and until one comes that closes the gap nothing is believed: the receiver
-// writes one now and then.
+// take applies one entry.
 func (f *follower) take(ctx context.Context, entry redis.XMessage) {
 	f.from = entry.ID
-	text, ok := entry.Values["d"].(string)
-	if !ok {
-		return
+	if delta, ok := entry.Values["d"].(string); ok {
+		f.takeDelta(ctx, []byte(delta))
 	}
-	delta := []byte(text)
+	// Behind the delta, which may say that the engine is another one.
+	if puts, ok := entry.Values["s"].(string); ok {
+		if err := f.s.ApplyPuts([]byte(puts)); err != nil && !f.warned {
+			f.warned = true
+			f.log.Warn("what an engine put into its store cannot be used", "source", f.s.ID().String(), "error", err.Error())
+		}
+	}
+}
+
+// takeDelta applies a delta. Where something is missing before it, the kept snapshot is
+// taken, and until one comes that closes the gap nothing is believed: the receiver
+// writes one now and then.
+func (f *follower) takeDelta(ctx context.Context, delta []byte) {
 	if !errors.Is(f.s.Apply(delta), kvstate.ErrDeltaGap) || f.isApplied(delta) || time.Now().Before(f.restoreAt) {
 		return
 	}

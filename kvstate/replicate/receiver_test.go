@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 )
 
@@ -268,7 +269,7 @@ func TestPublish_TheStreamIsBounded(t *testing.T) {
 	f := m.shared.newFollower(m.source, "tcp://a")
 	m.shared.down.Store(true)
 	for range deltaKept + 300 {
-		f.publish(t.Context(), []byte("x"))
+		f.publish(t.Context(), []byte("x"), nil)
 	}
 	// Redis drops whole nodes of its tree, of 100 entries each.
 	if n := r.Client().XLen(t.Context(), m.shared.key(m.source.ID(), "deltas")).Val(); n < deltaKept || n > deltaKept+100 {
@@ -279,7 +280,7 @@ func TestPublish_TheStreamIsBounded(t *testing.T) {
 	}
 	client, _ := newAnswers(t, func(string, int) error { return io.EOF })
 	lost := newSharerWith(t, client, "b", false)
-	lost.shared.newFollower(lost.source, "tcp://b").publish(t.Context(), []byte("x"))
+	lost.shared.newFollower(lost.source, "tcp://b").publish(t.Context(), []byte("x"), nil)
 	if !lost.shared.down.Load() {
 		t.Error("Redis is not known to be away")
 	}
@@ -303,11 +304,11 @@ func TestApplyDeltas_FromTheSnapshotToTheEndOfTheLease(t *testing.T) {
 	first.connect(10)
 	receiver := first.shared.newFollower(first.source, "tcp://a")
 	for _, delta := range first.deltas(10, 2, 2) {
-		receiver.publish(t.Context(), delta)
+		receiver.publish(t.Context(), delta, nil)
 	}
 	first.write(t)
 	for _, delta := range first.deltas(14, 1) {
-		receiver.publish(t.Context(), delta)
+		receiver.publish(t.Context(), delta, nil)
 	}
 	if mine, err := receiver.lease.Hold(t.Context()); !mine || err != nil {
 		t.Fatal(mine, err)
@@ -319,7 +320,7 @@ func TestApplyDeltas_FromTheSnapshotToTheEndOfTheLease(t *testing.T) {
 	waitUntil(t, "all is known", func() bool { return m.holds() == 15 && m.source.State().Receiver == "a tcp://a" })
 	r.Client().PExpire(t.Context(), m.shared.key(m.source.ID(), "receiver"), time.Minute) // the test may be slow
 	for _, delta := range first.deltas(15, 3) {
-		receiver.publish(t.Context(), delta)
+		receiver.publish(t.Context(), delta, nil)
 	}
 	waitUntil(t, "what comes is known", func() bool { return m.holds() == 18 })
 	select {
@@ -388,5 +389,36 @@ func TestFollower_ADeltaIsKnownByItsLastBatch(t *testing.T) {
 	}
 	if f.isApplied([]byte("garbage")) {
 		t.Error("garbage is known")
+	}
+}
+
+// What an engine has put into a store is passed on beside the delta, in an entry that versions which
+// do not know of it take as any other. What cannot be used of it is left out.
+func TestFollower_KnowsWhatIsInAStore(t *testing.T) {
+	r := redisserver.Start(t)
+	first, m := newSharer(t, r, "a", false), newSharer(t, r, "b", false)
+	receiver := first.shared.newFollower(first.source, "tcp://a")
+	first.source.Record(true)
+	tokens := make([]uint32, blockTokens)
+	first.source.ApplyLive(kvstate.Message{Payload: batch(stored(0, []uint64{1}, tokens), storedIn("cpu", 0, []uint64{1}, tokens), removed([]uint64{1}))})
+	receiver.publish(t.Context(), first.source.TakeDelta(), first.source.TakePuts())
+	entries := r.Client().XRange(t.Context(), m.shared.key(m.source.ID(), "deltas"), "-", "+").Val()
+	if len(entries) != 1 {
+		t.Fatalf("%d entries, want 1", len(entries))
+	}
+	puts := entries[0].Values["s"]
+	entries[0].Values["s"] = "garbage"
+	f := m.shared.newFollower(m.source, "tcp://b")
+	has := func() int {
+		var h kvstate.Hits
+		m.index.Match(&kvstate.Prompt{Model: "m", Tokens: tokens}, &h)
+		return h.Held("engine:8000").Disk
+	}
+	if f.take(t.Context(), entries[0]); has() != 0 || m.source.State().Seq != 0 || !m.source.State().SeqKnown {
+		t.Errorf("with garbage beside the delta: %d tokens, %+v", has(), m.source.State())
+	}
+	entries[0].Values["s"] = puts
+	if f.take(t.Context(), entries[0]); has() != blockTokens {
+		t.Errorf("%d tokens in the store, want %d", has(), blockTokens)
 	}
 }

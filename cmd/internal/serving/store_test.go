@@ -3,10 +3,13 @@ package serving
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/process"
+	"github.com/tandem-gateway/tandem/loadtest/redisserver"
 )
 
 // What one server has put into a store that several share counts for the others: the next turn, on
@@ -80,4 +83,56 @@ func TestStore_ASharedOneCountsForAllServers(t *testing.T) {
 	if believed, found := turn("And?"); believed < 400 || believed < found-32 || believed > found {
 		t.Errorf("behind it %d tokens were believed to be there, and %d were", believed, found)
 	}
+}
+
+// What an engine in connect mode has put into a store is known to each gateway, of which one
+// receives from the engine.
+func TestStore_OfAnEngineInConnectModeIsKnownToAllReplicas(t *testing.T) {
+	t.Parallel()
+	free, err := process.FreeAddresses(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	redis, receiver := redisserver.Start(t).Addr(), "tcp://"+free[0]
+	kept := startTestEngine(t, engine.RoleBoth, func(cfg *engine.Config) { cfg.Connector = engine.ConnectorStore }).State().KVAddress
+	start := func(role, events string) *engine.Engine {
+		return startTestEngine(t, role, func(cfg *engine.Config) {
+			cfg.EventsEndpoint, cfg.Connector, cfg.Store = events, engine.ConnectorStore, kept
+		})
+	}
+	engines := []*engine.Engine{start(engine.RolePrefill, receiver), start(engine.RoleDecode, "")}
+	replica := func(name string) *cluster {
+		c := newCluster(t, shape{config: func(cfg *config) {
+			cfg.redis.addrs, cfg.redis.replica = []string{redis}, name
+			cfg.kv.modes = []string{"engine"}
+			for i, e := range engines {
+				entry := serverEntry{URL: e.URL(), Connector: engine.ConnectorStore}
+				if i == 0 {
+					entry.Events, entry.EventBind = receiver, true
+				}
+				cfg.servers[i].add(entry)
+			}
+		}})
+		c.prefill, c.decode = engines[:1], engines[1:]
+		eventually(t, name+" has its servers and Redis", func() bool {
+			return c.metric("tandem_server_up") == 2 && c.metric("tandem_replicas_connected") == 1
+		})
+		return c
+	}
+	a, b := replica("a"), replica("b")
+	eventually(t, "one of them receives from the engine", func() bool {
+		return a.metric("tandem_kv_receiving")+b.metric("tandem_kv_receiving") == 1
+	})
+	stored := func(c *cluster) (blocks int) {
+		for _, m := range c.node.locality.Index.Models() {
+			for _, st := range m.Stores {
+				blocks += st.Blocks
+			}
+		}
+		return blocks
+	}
+	eventually(t, "both know of the same blocks in the store", func() bool {
+		a.turn([]map[string]string{{"role": "user", "content": longPrompt + time.Now().String()}})
+		return stored(a) > 20 && stored(a) == stored(b)
+	})
 }
