@@ -156,6 +156,10 @@ func (s *Source) applyDeltaLocked(delta []byte) error {
 	if !fresh {
 		s.counts.LastBatch = time.Now()
 	}
+	if fresh && s.seq.last.known && epoch > s.epoch { // the one who received it saw the engine restart
+		s.counts.Restarts++
+		s.counts.Resets[ResetRestart]++
+	}
 	s.age = s.index.age.now()
 	confirmed := s.counts.Stored
 	err := s.applyOps(body[deltaHead:])

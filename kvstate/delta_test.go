@@ -210,6 +210,45 @@ func TestDelta_CountsWhatTheEngineReports(t *testing.T) {
 	}
 }
 
+// A restart of the engine counts at a follower as at the receiver, once for each; what it begins with,
+// and a snapshot in the place of what was lost, is none.
+func TestDelta_CountsRestarts(t *testing.T) {
+	_, s, batch := lone(t, false)
+	s.Record(true)
+	_, follower, _ := lone(t, false)
+	passOn := func() {
+		t.Helper()
+		if err := follower.Apply(s.TakeDelta()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	counts := func(s *Source) [2]uint64 {
+		n := s.State().Counts
+		return [2]uint64{n.Restarts, n.Resets[ResetRestart]}
+	}
+	s.ApplyLive(batch(0))
+	s.LoseDelta()
+	passOn()
+	s.ApplyLive(batch(1))
+	s.LoseDelta()
+	passOn()
+	if got := counts(follower); got != [2]uint64{} {
+		t.Errorf("without a restart: %v", got)
+	}
+	for n := uint64(1); n <= 2; n++ {
+		before := follower.Changes()
+		s.RecordRestart()
+		s.ApplyLive(batch(int(n)))
+		passOn()
+		if received, followed := counts(s), counts(follower); received != [2]uint64{n, n} || followed != received {
+			t.Errorf("restarts and resets: %v at the receiver, %v at the follower, want %d", received, followed, n)
+		}
+		if follower.Changes() == before {
+			t.Error("a restart changes nothing that a snapshot would have")
+		}
+	}
+}
+
 // A delta is news of the engine, whose time counts; a snapshot is none: it may be of any age.
 func TestDelta_IsNewsAndASnapshotIsNot(t *testing.T) {
 	_, s, batch := lone(t, false)
