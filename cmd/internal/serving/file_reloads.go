@@ -20,7 +20,7 @@ func NewFileReloads() *FileReloads {
 		certificates: newCertificateEnds(),
 		successful: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "tandem_file_reload_successful",
-			Help: "1 if the file could be used when it was last read, 0 if it is broken and what was read before stays, by file: configuration, keys, and the settings that name secrets (engine-key-file, trtllm-key-file, admin-token-file) and certificates (tls-cert, admin-cert, picker-cert, scaler-cert, decider-cert).",
+			Help: "1 if the file could be used when it was last read, 0 if it is broken and what was read before stays, by file: configuration, keys, and the settings that name secrets (engine-key-file, trtllm-key-file, admin-token-file, redis-password-file, redis-sentinel-password-file) and certificates (tls-cert, admin-cert, picker-cert, scaler-cert, decider-cert).",
 		}, []string{"file"}),
 		succeededAt: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "tandem_file_reload_success_timestamp_seconds", Help: "When the file was last read and could be used, in Unix time, by file as tandem_file_reload_successful.",

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -51,9 +52,9 @@ func (c *RedisConfig) Bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.master, "redis-master", c.master, "`name` of the master, where the addresses are Sentinels")
 	fs.BoolVar(&c.cluster, "redis-cluster", c.cluster, "the addresses are nodes of a cluster; for a single one, several mean it")
 	fs.StringVar(&c.user, "redis-user", c.user, "ACL `user`")
-	fs.StringVar(&c.passwordFile, "redis-password-file", c.passwordFile, "`file` that holds the password")
+	fs.StringVar(&c.passwordFile, "redis-password-file", c.passwordFile, "`file` that holds the password; read again for each connection")
 	fs.StringVar(&c.sentinelUser, "redis-sentinel-user", c.sentinelUser, "ACL `user` of the Sentinels")
-	fs.StringVar(&c.sentinelPasswordFile, "redis-sentinel-password-file", c.sentinelPasswordFile, "`file` that holds the Sentinels' password")
+	fs.StringVar(&c.sentinelPasswordFile, "redis-sentinel-password-file", c.sentinelPasswordFile, "`file` that holds the Sentinels' password; read again for each connection")
 	fs.BoolVar(&c.tls, "redis-tls", c.tls, "connect by TLS, as rediss:// addresses do")
 	fs.StringVar(&c.caFile, "redis-ca-file", c.caFile,
 		"PEM `file` of the authorities that Redis' certificate is checked by; empty: the system's")
@@ -143,7 +144,6 @@ const (
 func (c *RedisConfig) Client() (redis.UniversalClient, error) {
 	o := &redis.UniversalOptions{
 		MasterName:               c.master,
-		Username:                 c.user,
 		SentinelUsername:         c.sentinelUser,
 		DB:                       c.database,
 		ClientName:               "tandem",
@@ -164,11 +164,15 @@ func (c *RedisConfig) Client() (redis.UniversalClient, error) {
 		return nil, err
 	}
 	o.Addrs = addrs
-	if o.Password, err = secretfile.Read("redis-password-file", c.passwordFile); err != nil {
+	if o.SentinelPassword, err = c.sentinelPassword(); err != nil {
 		return nil, err
 	}
-	if o.SentinelPassword, err = secretfile.Read("redis-sentinel-password-file", c.sentinelPasswordFile); err != nil {
+	if _, err = c.password(); err != nil {
 		return nil, err
+	}
+	o.CredentialsProviderContext = func(context.Context) (user, password string, err error) {
+		password, err = c.password()
+		return c.user, password, err
 	}
 	if encrypted {
 		if o.TLSConfig, err = c.tlsConfig(); err != nil {
@@ -180,11 +184,74 @@ func (c *RedisConfig) Client() (redis.UniversalClient, error) {
 		cluster.ClusterStateReloadInterval = redisTopology
 		return redis.NewClusterClient(cluster), nil
 	}
-	client := redis.NewUniversalClient(o)
-	if c.master != "" {
-		client.AddHook(unknownMaster{c.master})
+	if c.master == "" {
+		return redis.NewClient(o.Simple()), nil
 	}
+	sentinels := o.Failover()
+	client := redis.NewFailoverClient(sentinels)
+	client.AddHook(unknownMaster{c.master})
+	client.AddHook(&sentinelPassword{read: c.sentinelPassword, sentinels: sentinels})
 	return client, nil
+}
+
+// password is what the file of the password holds now: each new connection reads it, so that it may be replaced.
+func (c *RedisConfig) password() (string, error) {
+	return secretfile.Read("redis-password-file", c.passwordFile)
+}
+
+func (c *RedisConfig) sentinelPassword() (string, error) {
+	return secretfile.Read("redis-sentinel-password-file", c.sentinelPasswordFile)
+}
+
+// secretFiles are the files of passwords, by their settings.
+func (c *RedisConfig) secretFiles() map[string]string {
+	return map[string]string{"redis-password-file": c.passwordFile, "redis-sentinel-password-file": c.sentinelPasswordFile}
+}
+
+// sentinelPassword gives the client of Sentinels the password that the file holds by then. go-redis reads the options
+// of Sentinels while it connects to the master and at no other time.
+type sentinelPassword struct {
+	read func() (string, error)
+
+	mu        sync.RWMutex // guards the password in sentinels; held for reading while go-redis connects
+	sentinels *redis.FailoverOptions
+}
+
+// DialHook implements redis.Hook.
+func (p *sentinelPassword) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if err := p.renew(); err != nil {
+			return nil, err
+		}
+		p.mu.RLock()
+		defer p.mu.RUnlock()
+		return next(ctx, network, addr)
+	}
+}
+
+func (p *sentinelPassword) renew() error {
+	password, err := p.read()
+	if err != nil {
+		return err
+	}
+	p.mu.RLock()
+	is := p.sentinels.SentinelPassword == password
+	p.mu.RUnlock()
+	if is {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sentinels.SentinelPassword = password
+	return nil
+}
+
+// ProcessHook implements redis.Hook.
+func (*sentinelPassword) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+// ProcessPipelineHook implements redis.Hook.
+func (*sentinelPassword) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 // unknownMaster makes an error of its own of what Sentinels answer that do not know the master: redis.Nil, which

@@ -268,6 +268,73 @@ func TestRedis_AServerOfAnUnknownAuthorityIsNotTrusted(t *testing.T) {
 	})
 }
 
+// A password that is replaced in its file, as Kubernetes replaces a secret, is that of the next connection: to a server,
+// to the nodes of a cluster, to Sentinels and to the master that they name.
+func TestRedis_PasswordsAreReadForEachConnection(t *testing.T) {
+	t.Parallel()
+	for form, start := range map[string]func(*testing.T, *RedisConfig) (servers, sentinels []string){
+		"a server": func(t *testing.T, c *RedisConfig) (servers, _ []string) {
+			c.addrs = []string{redisserver.Start(t).Addr()}
+			return c.addrs, nil
+		},
+		"a cluster": func(t *testing.T, c *RedisConfig) (servers, _ []string) {
+			c.addrs = redisserver.StartCluster(t).Addrs()
+			return c.addrs, nil
+		},
+		"Sentinels": func(t *testing.T, c *RedisConfig) (servers, sentinels []string) {
+			trio := redisserver.StartTrio(t)
+			c.addrs, c.master = trio.Addrs(), redisserver.MasterName
+			for _, s := range trio.Servers {
+				servers = append(servers, s.Addr())
+			}
+			return servers, c.addrs
+		},
+	} {
+		t.Run(form, func(t *testing.T) {
+			t.Parallel()
+			cfg := RedisConfig{Prefix: "tandem:", user: "tandem", passwordFile: passwordFile(t, "old")}
+			servers, sentinels := start(t, &cfg)
+			if sentinels != nil {
+				cfg.sentinelUser, cfg.sentinelPasswordFile = "watcher", passwordFile(t, "old")
+			}
+			setPassword := func(password string) {
+				for user, addrs := range map[string][]string{"tandem": servers, "watcher": sentinels} {
+					for _, addr := range addrs {
+						admin := redis.NewClient(&redis.Options{Addr: addr})
+						for _, command := range [][]any{documentedUser(t, user, password), {"ACL", "SETUSER", user, "resetpass", ">" + password}, {"CLIENT", "KILL", "USER", user}} {
+							if err := admin.Do(t.Context(), command...).Err(); err != nil {
+								t.Fatal(err)
+							}
+						}
+						_ = admin.Close()
+					}
+				}
+			}
+			setPassword("old")
+			client, err := cfg.Client()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = client.Close() }()
+			get := func() error {
+				err := client.Get(t.Context(), "tandem:key").Err()
+				if errors.Is(err, redis.Nil) {
+					return nil
+				}
+				return err
+			}
+			eventually(t, "the first passwords are taken", func() bool { return get() == nil })
+			setPassword("new")
+			eventually(t, "they are refused", func() bool { err := get(); return err != nil && strings.Contains(err.Error(), "WRONGPASS") })
+			write(t, cfg.passwordFile, "new\n")
+			if sentinels != nil {
+				write(t, cfg.sentinelPasswordFile, "new\n")
+			}
+			eventually(t, "the new passwords are taken", func() bool { return get() == nil })
+		})
+	}
+}
+
 // documentedUser is an ACL user that docs/redis.md gives, with a password.
 func documentedUser(t *testing.T, name, password string) []any {
 	t.Helper()

@@ -50,23 +50,33 @@ func (c *config) secrets() (s secrets, err error) {
 	return s, err
 }
 
-// followSecrets takes over what changes in files of secrets until the context ends.
+// followSecrets takes over what changes in files of secrets until the context ends. Those of Redis are read for each
+// connection: of them it says that there is another one.
 func (n *Node) followSecrets(ctx context.Context) {
 	var follows sync.WaitGroup
-	for _, s := range []*reloadableSecret{n.secrets.engineKey, n.secrets.handoffKey, n.secrets.adminToken} {
-		if s.file == "" {
-			continue
+	follow := func(setting, file string, loaded []byte, readAgain func() error) {
+		if file == "" {
+			return
 		}
-		stop := n.follow(ctx, s.setting, s.file, s.loaded, func() error {
-			if err := s.readAgain(); err != nil {
+		stop := n.follow(ctx, setting, file, loaded, func() error {
+			if err := readAgain(); err != nil {
 				return err
 			}
-			n.log.Info("secret reloaded", "setting", s.setting)
+			n.log.Info("secret reloaded", "setting", setting)
 			return nil
 		})
 		follows.Go(func() {
 			<-ctx.Done()
 			stop()
+		})
+	}
+	for _, s := range []*reloadableSecret{n.secrets.engineKey, n.secrets.handoffKey, n.secrets.adminToken} {
+		follow(s.setting, s.file, s.loaded, s.readAgain)
+	}
+	for setting, file := range n.cfg.redis.secretFiles() {
+		follow(setting, file, contentHash(file), func() error {
+			_, err := secretfile.Read(setting, file)
+			return err
 		})
 	}
 	follows.Wait()
