@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -127,12 +126,7 @@ func (s *Server) resolveAlias(req *pd.Request) bool {
 	if len(targets) == 0 {
 		return false
 	}
-	req.Model = pick(targets, shareKey(req.Body))
-	name, err := json.Marshal(req.Model)
-	if err != nil {
-		return false // a model's name is text
-	}
-	req.Body = req.Body.With(api.Edit{Key: "model", Value: name})
+	nameModel(req, pick(targets, shareKey(req.Body)))
 	return true
 }
 

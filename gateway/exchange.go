@@ -245,15 +245,18 @@ func (x *exchange) traceRequest(req *pd.Request) {
 }
 
 // knownModel refuses models that no server serves or will serve, and answers that no
-// server of the model could hold. What is not known yet, since servers were not probed, it waits for. A request that
-// names no model, as SGLang's own API lets it, is for that of the native servers.
+// server of the model could hold. What is not known yet, since servers were not probed, it waits for.
 func (x *exchange) knownModel(req *pd.Request) (err error) {
 	asked := req.Model // of an alias: that name, whatever is behind it
 	waits := queue.Request{Model: req.Model, Class: req.Class, Tenant: req.Tenant, Bytes: req.Body.Len(), Deadline: req.Deadline}
 	refused := x.server.pd.Binder.AwaitFirstProbes(x.ctx, waits, func() bool {
 		if asked == "" {
-			asked = x.server.nativeModel()
-			req.Model = asked
+			if asked, err = x.impliedModel(); err != nil {
+				return true
+			}
+			if req.Model = asked; asked != "" && !x.dialect.Native { // whose bodies name none
+				nameModel(req, asked)
+			}
 		}
 		err = x.lookUpModel(req, x.key.May(asked))
 		return !mayBecomeKnown(err)
@@ -275,7 +278,7 @@ func (x *exchange) lookUpModel(req *pd.Request, allowed bool) error {
 	if x.dialect.Native && x.server.nativeIsClosed() {
 		return errNotFound
 	}
-	if req.Model == "" { // it names none, and no native server has said which it has
+	if req.Model == "" { // it names none, and no server has said which it has
 		return &pd.NoServerError{Role: pools.Decode}
 	}
 	served := x.server.resolveAlias(req)

@@ -178,3 +178,65 @@ func TestServedTargets_WhatComesOnlyWhereNothingIsServed(t *testing.T) {
 		}
 	}
 }
+
+// A request that names no model means the only one that its key may use, whatever adapters and other
+// names there are of it; engines get its name. Where there are several it has to say which.
+func TestModel_MayBeLeftOutWhereThereIsOne(t *testing.T) {
+	one, twin, other := alone(t), alone(t), alone(t)
+	one.URL = listing(t, `{"data":[{"id":"big"},{"id":"also-big"},{"id":"lora","parent":"big"}]}`)
+	twin.URL = listing(t, `{"data":[{"id":"big"}]}`)
+	other.URL = listing(t, `{"data":[{"id":"small"}]}`)
+	single := &engines{answer: response(200, "application/json", completion)}
+	several := &engines{answer: response(200, "application/json", completion)}
+	alias := usual(t, "ada", "eve models=[none]")
+	alias.config = func(c *Config) { c.Aliases = []Alias{{Name: "chat", Targets: []Target{{"big", 1}}}} }
+	serves := map[string]*running{
+		"one":     run(t, alias, single.roundTrip, one, twin),
+		"several": run(t, usual(t, "ada", "bob models=[small,lora]"), several.roundTrip, one, other),
+	}
+	for _, x := range []struct {
+		fleet, key, path, body string
+		status                 int
+		model                  string // that the engine is asked for
+	}{
+		{"one", "ada", "/v1/completions", `{"prompt":"hi"}`, 200, "big"},
+		{"one", "ada", "/v1/completions", `{"model":"","prompt":"hi"}`, 200, "big"},
+		{"one", "ada", "/v1/completions", `{"model":null,"prompt":"hi"}`, 200, "big"},
+		{"one", "ada", "/v1/completions", `{"model":7,"prompt":"hi"}`, 400, ""},
+		{"one", "ada", "/v1/completions", `{"model":"nobody","prompt":"hi"}`, 404, ""},
+		{"one", "ada", "/v1/embeddings", `{"input":"hi"}`, 200, "big"},
+		{"one", "ada", "/v1/messages", `{"max_tokens":5,"messages":[{"role":"user","content":"hi"}]}`, 400, ""}, // theirs demands it
+		{"one", "eve", "/v1/completions", `{"prompt":"hi"}`, 400, ""},
+		{"several", "ada", "/v1/completions", `{"prompt":"hi"}`, 400, ""},
+		{"several", "bob", "/v1/completions", `{"prompt":"hi"}`, 200, "small"},
+	} {
+		e := map[string]*engines{"one": single, "several": several}[x.fleet]
+		got := serves[x.fleet].ask("POST", x.path, x.body, as(x.key)...)
+		if got.status != x.status {
+			t.Errorf("%s: %s asks %s %s: %d %s, want %d", x.fleet, x.key, x.path, x.body, got.status, got.body, x.status)
+		}
+		if param := gjson.Get(got.body, "error.param").String(); x.status == 400 && param != "model" && x.path != "/v1/messages" {
+			t.Errorf("%s: refused for %q", x.body, param)
+		}
+		for _, leg := range e.take() {
+			if model := gjson.Get(leg.body, "model").String(); model != x.model {
+				t.Errorf("%s asks %s: an engine is asked for %q", x.key, x.body, model)
+			}
+		}
+	}
+	if n := testutil.ToFloat64(serves["one"].server.metrics.requests.WithLabelValues("completions", "big", "ok", "http")); n != 3 {
+		t.Errorf("%v are counted of the model, want 3", n)
+	}
+}
+
+// A gateway that knows no server yet waits for the model of those that come.
+func TestModel_LeftOutWaitsForTheFirstServer(t *testing.T) {
+	t.Parallel()
+	g, arrive := starting(t, usual(t), complete().roundTrip)
+	waits := g.wait(1, func() reply { return g.post(`{"prompt":"hi"}`) })
+	arrive(alone(t))
+	eventually(t, "it has its answer", func() bool { return len(waits) > 0 })
+	if got := <-waits; got.status != 200 {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+}

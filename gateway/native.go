@@ -42,21 +42,6 @@ func (s *Server) unlessClosed(d *api.Dialect) *api.Dialect {
 	return d
 }
 
-// nativeModel is the model of a request that names none: that of the native servers.
-func (s *Server) nativeModel() string {
-	for _, server := range s.fleet.Servers() {
-		if !server.Native {
-			continue
-		}
-		for _, m := range server.Health().Models {
-			if m.Parent == "" {
-				return m.ID
-			}
-		}
-	}
-	return ""
-}
-
 // readNative reads a request to SGLang's own API. The model stays empty where the
 // client names none.
 func readNative(req *pd.Request) error {

@@ -28,6 +28,9 @@ func invalid(param, format string, args ...any) *badRequest {
 // errUnknownModel is the same for a model that does not exist and for one that is for others.
 var errUnknownModel = &badRequest{status: 404, code: "model_not_found", param: "model", message: "The model does not exist or is not served here."}
 
+// errNoModel refuses what must name a model, and does not.
+var errNoModel = invalid("model", "The field model must be a string that names a model.")
+
 // byteOrderMark may begin a text, and says nothing of it (RFC 8259, 8.1).
 var byteOrderMark = []byte("\ufeff")
 
@@ -42,14 +45,15 @@ func parse(d *api.Dialect, raw []byte) (*pd.Request, error) {
 		return nil, invalid("", "%s", err)
 	}
 	req := &pd.Request{Dialect: d, Body: body, OutputTokens: predict.UnknownOutput}
+	model := body.Get("model")
 	var ok bool
-	req.Model, ok = body.Get("model").String()
+	req.Model, ok = model.String()
 	if d.Native {
 		return req, readNative(req)
 	}
 	req.Body = withoutPrompts(req.Body)
-	if !ok || req.Model == "" {
-		return nil, invalid("model", "The field model must be a string that names a model.")
+	if !ok && !model.Null() || req.Model == "" && d.Anthropic {
+		return nil, errNoModel
 	}
 	if !d.Split {
 		req.Aggregated = true

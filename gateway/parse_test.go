@@ -76,8 +76,10 @@ func TestParse_Refuses(t *testing.T) {
 		param string
 		good  bool
 	}{
-		{api.Chat, `{"messages":[{}]}`, "model", false},
-		{api.Chat, `{"model":"","messages":[{}]}`, "model", false},
+		{api.Chat, `{"messages":[{}]}`, "", true}, // the only one is meant
+		{api.Chat, `{"model":"","messages":[{}]}`, "", true},
+		{api.Messages, `{"max_tokens":5,"messages":[{}]}`, "model", false},
+		{api.CountTokens, `{"messages":[{}]}`, "model", false},
 		{api.Chat, `{"model":7,"messages":[{}]}`, "model", false},
 		{api.Chat, `{"model":"m"}`, "messages", false},
 		{api.Chat, `{"model":"m","messages":null}`, "messages", false},
@@ -112,7 +114,7 @@ func TestParse_Refuses(t *testing.T) {
 		{api.Responses, `{"model":"m","input":"a","background":null}`, "", true},
 		{api.Chat, `{"model":"m","messages":[{}],"background":true,"previous_response_id":"x"}`, "", true},
 		{api.Embeddings, `{"model":"m","input":"a","stream":7}`, "", true},
-		{api.Embeddings, `{"input":"a"}`, "model", false},
+		{api.Embeddings, `{"input":"a"}`, "", true},
 		{api.Chat, `{"model":"m","messages":[{}]`, "", false},
 		{api.Chat, `[]`, "", false},
 	} {

@@ -485,7 +485,7 @@ func (r *refusals) badBodies() {
 		{api.Chat, chat(`,"extra_body":` + strings.Repeat(`{"extra_body":`, 9) + `1` + strings.Repeat(`}`, 9))},
 		{api.Chat, chat(`,"extra_body":{"a":1,"a":2}`)},
 		{api.Chat, chat(`,"extra_body":[` + strings.Repeat("{},", 1100) + `1]`)},
-		{api.Chat, `{"messages":[{}]}`},
+		{api.Chat, `{"model":7,"messages":[{}]}`},
 		{api.Chat, `{"model":"m"}`},
 		{api.Chat, `{"model":"m","messages":"` + secretPrompt + `"}`},
 		{api.Chat, `{"model":"m","messages":[]}`},

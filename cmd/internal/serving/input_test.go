@@ -31,7 +31,7 @@ func TestInput_BadRequestsAreRefusedBeforeAnyEngine(t *testing.T) {
 		{"an array", chat, `[]`, 400, "error.type", "invalid_request_error"},
 		{"100,000 brackets", chat, `{"model":"test-model","messages":` + strings.Repeat("[", 100_000), 400, "error.type", "invalid_request_error"},
 		{"invalid UTF-8", chat, "{\"model\":\"test-model\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}", 400, "error.type", "invalid_request_error"},
-		{"no model", chat, `{` + msgs + `}`, 400, "error.param", "model"},
+		{"no model in Anthropic's shape", messages, `{"max_tokens":5,` + msgs + `}`, 400, "error.type", "invalid_request_error"},
 		{"model is a number", chat, `{"model":7,` + msgs + `}`, 400, "error.param", "model"},
 		{"model twice", chat, `{"model":"test-model","model":"test-model",` + msgs + `}`, 400, "error.type", "invalid_request_error"},
 		{"model twice, escaped", chat, `{"model":"test-model","mod\u0065l":"x",` + msgs + `}`, 400, "error.type", "invalid_request_error"},
