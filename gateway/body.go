@@ -34,7 +34,7 @@ func (s *Server) readBody(c *fiber.Ctx, tenant string) (body []byte, in *heldMem
 	switch {
 	case errors.Is(err, errBodyTooLarge):
 		return nil, nil, s.tooLarge()
-	case errors.Is(err, queue.ErrFull):
+	case errors.Is(err, queue.ErrBytes):
 		return nil, nil, err
 	case badMessageOf(c) != nil: // fasthttp takes an error in trailers for their end
 		return nil, nil, badMessageOf(c).request()
@@ -67,14 +67,14 @@ func (s *Server) newBodyBuffer(length int) *bodyBuffer {
 
 // readAll reads to the end of the body. An announced length is counted at once, so that some
 // come in whole where not all can, and a usual one is given its room at once. Errors: errBodyTooLarge,
-// queue.ErrFull, or the reader's.
+// queue.ErrBytes, or the reader's.
 func (b *bodyBuffer) readAll(r io.Reader) ([]byte, error) {
 	largest := b.most + 1 // the one byte more shows that it is too large
 	if b.length >= 0 {
 		largest = b.length
 	}
 	if !b.counted.grow(b.length) {
-		return nil, queue.ErrFull
+		return nil, queue.ErrBytes
 	}
 	b.makeRoom(min(largest, max(freeBytes, min(b.length, roomAtOnce))))
 	for {
@@ -95,7 +95,7 @@ func (b *bodyBuffer) readAll(r io.Reader) ([]byte, error) {
 		}
 		size := min(largest, 4*cap(b.data))
 		if !b.counted.grow(size) {
-			return nil, queue.ErrFull
+			return nil, queue.ErrBytes
 		}
 		b.makeRoom(size)
 	}
@@ -137,7 +137,7 @@ func (b *bodyBuffer) add(piece []byte) error {
 		}
 		room = sizeFor(room)
 		if !b.counted.grow(room) {
-			return queue.ErrFull
+			return queue.ErrBytes
 		}
 		b.moveTo(room)
 	}

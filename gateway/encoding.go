@@ -100,7 +100,7 @@ func (s *Server) decode(ctx context.Context, tenant string, body []byte, coding 
 		}
 		size := min(most, 4*cap(decoded))
 		if !counted.grow(size) {
-			return nil, queue.ErrFull
+			return nil, queue.ErrBytes
 		}
 		decoded = append(make([]byte, 0, size), decoded...)
 	}

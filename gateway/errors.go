@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pd/scalefromzero"
@@ -36,6 +37,7 @@ type failure struct {
 	retryAfter time.Duration // 0: none
 	outcome    string
 	limit      string // of the key that is used up, "" if none
+	cause      string // of the outcome "overloaded", "" of others
 	final      bool   // trying again cannot help, whatever the status says
 }
 
@@ -92,8 +94,12 @@ func explain(err error) failure {
 		return unavailable("deadline_unreachable", "The service cannot answer by the request's deadline now. Try again shortly.", "deadline")
 	case errors.Is(err, queue.ErrDisplaced):
 		return unavailable("overloaded", "The service is at capacity and serves requests of higher priority, or of clients with fewer, first. Try again shortly.", "displaced")
-	case errors.Is(err, queue.ErrFull), errors.Is(err, queue.ErrTimeout):
-		return unavailable("overloaded", "The service is at capacity. Try again shortly.", "overloaded")
+	case errors.Is(err, queue.ErrBytes):
+		return overloaded(byMaxHeld)
+	case errors.Is(err, queue.ErrFull):
+		return overloaded(byMaxWaiting)
+	case errors.Is(err, queue.ErrTimeout):
+		return overloaded(byMaxWait)
 	case errors.Is(err, scalefromzero.ErrNoAdapter):
 		return explain(errUnknownModel)
 	case errors.As(err, &none) && none.NoPair:
@@ -164,7 +170,8 @@ func explainLeg(leg *pd.LegError) failure {
 		}
 		return f
 	case pd.Busy:
-		f := unavailable("overloaded", "All servers are busy. Try again shortly.", "overloaded")
+		f := overloaded(byEngines)
+		f.text.Message = "All servers are busy. Try again shortly."
 		f.retryAfter = max(f.retryAfter, leg.RetryAfter)
 		return f
 	case pd.Unsent:
@@ -174,11 +181,29 @@ func explainLeg(leg *pd.LegError) failure {
 	case pd.Unready:
 		return unavailable("no_server", "No server could be made ready for the model. Try again shortly.", "no_server")
 	case pd.Ours:
-		return unavailable("overloaded", "The service is at capacity. Try again shortly.", "overloaded")
+		if errors.Is(leg.Err, enginehttp.ErrAnswersHeld) {
+			return overloaded(byMaxHeld)
+		}
+		return overloaded(byGateway)
 	case pd.Gone:
 		return explain(context.Canceled)
 	}
 	return failure{text: api.ErrorText{Status: http.StatusBadGateway, Type: "api_error", Code: "engine_error", Message: "The engine failed to answer."}, outcome: "error"}
+}
+
+// Causes of the outcome "overloaded": the setting that is reached, or who else has no room.
+const (
+	byMaxWaiting = "max_waiting"
+	byMaxWait    = "max_wait"
+	byMaxHeld    = "max_held"
+	byEngines    = "engines"
+	byGateway    = "gateway"
+)
+
+func overloaded(cause string) failure {
+	f := unavailable("overloaded", "The service is at capacity. Try again shortly.", "overloaded")
+	f.cause = cause
+	return f
 }
 
 // unavailable asks the client to come back in one to two seconds: the spread

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/tandem-gateway/tandem/gateway/access"
 	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pd/scalefromzero"
@@ -75,6 +77,28 @@ func TestExplain(t *testing.T) {
 	}
 	if f := explain(&pd.LegError{Kind: pd.Busy, RetryAfter: time.Minute}); f.retryAfter != time.Minute {
 		t.Errorf("an engine asked to be left alone for a minute, the client is told %v", f.retryAfter)
+	}
+}
+
+// The outcome "overloaded" has several causes, which an operator does different things about.
+func TestExplain_CauseOfOverload(t *testing.T) {
+	for _, x := range []struct {
+		err  error
+		want string
+	}{
+		{queue.ErrFull, "max_waiting"},
+		{queue.ErrTimeout, "max_wait"},
+		{queue.ErrBytes, "max_held"},
+		{&pd.LegError{Kind: pd.Ours, Err: fmt.Errorf("read: %w", enginehttp.ErrAnswersHeld)}, "max_held"},
+		{&pd.LegError{Kind: pd.Busy, Status: 503}, "engines"},
+		{&pd.LegError{Kind: pd.Ours, Err: syscall.EMFILE}, "gateway"},
+		{queue.ErrDisplaced, ""},
+		{queue.ErrDeadline, ""},
+		{&pd.NoServerError{Role: pools.Decode}, ""},
+	} {
+		if f := explain(x.err); f.cause != x.want || (f.outcome == "overloaded") != (x.want != "") {
+			t.Errorf("%v: %+v, want the cause %q", x.err, f, x.want)
+		}
 	}
 }
 

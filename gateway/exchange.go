@@ -411,6 +411,7 @@ func (x *exchange) explain(err error) failure {
 	f := explain(x.withoutEnginesKey(err)).in(x.dialect)
 	x.refused = f.lacksCapacity()
 	x.refund(f)
+	x.server.metrics.countCause(x.model, f)
 	if f.limit != "" {
 		x.server.metrics.limited.WithLabelValues(x.server.tenants.label(x.key.Tenant), f.limit).Inc()
 	}

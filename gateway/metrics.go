@@ -13,6 +13,7 @@ type Metrics struct {
 	requests *prometheus.CounterVec   // api, model, outcome, path
 	duration *prometheus.HistogramVec // api, model, outcome, path
 
+	overloaded     *prometheus.CounterVec // model, cause
 	tenantRequests *prometheus.CounterVec // tenant, class, outcome
 	tenantTokens   *prometheus.CounterVec // tenant, kind
 	limited        *prometheus.CounterVec // tenant, limit
@@ -42,6 +43,11 @@ func NewMetrics(reg prometheus.Registerer, kept histogram.Config) *Metrics {
 		duration: kept.New(reg, "tandem_request_duration_seconds", "Time from a request's arrival to the end of its answer.",
 			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}, "api", "model", "outcome", "path"),
 	}
+	m.overloaded = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tandem_overloaded_requests_total",
+		Help: "Requests of the outcome overloaded, by cause: max_waiting (as many requests wait as that setting allows), max_wait (they waited longer than it, or would have), " +
+			"max_held (bodies or answers take as many bytes), engines (all that were tried answered that they are busy), gateway (it has no descriptors left, or failed).",
+	}, []string{"model", "cause"})
 	m.tenantRequests = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tandem_tenant_requests_total",
 		Help: "Requests of tenants, by priority class and outcome; tenants beyond tenant-labels are one, \"other\".",
@@ -55,6 +61,13 @@ func NewMetrics(reg prometheus.Registerer, kept histogram.Config) *Metrics {
 		Help: "Requests refused because a limit of their key was used up, by limit: requests, prompt_tokens, output_tokens, " +
 			"concurrent_requests.",
 	}, []string{"tenant", "limit"})
-	reg.MustRegister(m.requests, m.tenantRequests, m.tenantTokens, m.limited)
+	reg.MustRegister(m.requests, m.overloaded, m.tenantRequests, m.tenantTokens, m.limited)
 	return m
+}
+
+// countCause counts a refusal by what it was overloaded with, if it was.
+func (m *Metrics) countCause(model string, f failure) {
+	if f.cause != "" {
+		m.overloaded.WithLabelValues(model, f.cause).Inc()
+	}
 }

@@ -152,6 +152,7 @@ func waitingAs(key *access.Key) queue.Request {
 func (s *Server) replyError(c *fiber.Ctx, name string, err error) error {
 	f := explain(err)
 	s.metrics.requests.WithLabelValues(name, NoModel, f.outcome, overHTTP).Inc()
+	s.metrics.countCause(NoModel, f)
 	d := shapeOf(c)
 	nameRequest(c, d, requestID(c))
 	return f.send(c, d)

@@ -494,6 +494,7 @@ func (s *Server) RefusePick(err error, h Header) Refusal {
 		f.text.Status = http.StatusTooManyRequests
 	}
 	s.metrics.requests.WithLabelValues("none", NoModel, f.outcome, forPicker).Inc()
+	s.metrics.countCause(NoModel, f)
 	r := Refusal{Status: f.text.Status, Header: make(http.Header, 4)}
 	id := requestID(h)
 	nameRequest(&r, api.Chat, id)

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 // Errors of waiting.
 var (
 	ErrFull      = errors.New("the gateway's queue is full")
+	ErrBytes     = fmt.Errorf("%w: requests are held of as many bytes as may be", ErrFull)
 	ErrTimeout   = errors.New("the request waited too long in the gateway's queue, or would have")
 	ErrDisplaced = errors.New("the request gave up its place in the gateway's queue to one of a higher class, or of a tenant with fewer")
 	ErrDeadline  = errors.New("the request cannot be answered by its deadline")
@@ -73,7 +75,7 @@ type Entry struct {
 func New(cfg Config) *Queue { return &Queue{cfg: cfg} }
 
 // Enter waits for the request's turn and returns its place, which it is to leave. The
-// error is ErrFull, ErrDisplaced, ErrTimeout, ErrDeadline, or the context's.
+// error is ErrFull, ErrBytes, ErrDisplaced, ErrTimeout, ErrDeadline, or the context's.
 // What is predicted to wait too long is refused at once.
 func (q *Queue) Enter(ctx context.Context, req Request) (*Entry, error) {
 	now := time.Now()
@@ -83,11 +85,8 @@ func (q *Queue) Enter(ctx context.Context, req Request) (*Entry, error) {
 		return p, nil
 	}
 	p.gone = make(chan struct{})
-	if wait, ok := q.join(p, limit.Until.Sub(now), now); !ok {
-		if wait > 0 {
-			return nil, limit.Late
-		}
-		return nil, ErrFull
+	if err := q.join(p, limit, now); err != nil {
+		return nil, err
 	}
 	if err := q.await(ctx, p, limit); err != nil {
 		return nil, err
@@ -130,23 +129,25 @@ func (q *Queue) await(ctx context.Context, p *Entry, limit Limit) error {
 	}
 }
 
-// join lets an entry wait. Refused, it returns the wait that is predicted and
-// longer than its patience, or 0 where there is no room for it.
-func (q *Queue) join(p *Entry, patience time.Duration, now time.Time) (wait time.Duration, ok bool) {
+// join lets an entry wait, unless its wait is predicted to be longer than its limit, or there is no room for it.
+func (q *Queue) join(p *Entry, limit Limit, now time.Time) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.inFlight >= q.cfg.MaxInFlight {
-		if wait := time.Duration(q.waiting.ahead(p.class, p.tenant)+1) * q.interval; wait > patience {
-			return wait, false
+		if wait := time.Duration(q.waiting.ahead(p.class, p.tenant)+1) * q.interval; wait > limit.Until.Sub(now) {
+			return limit.Late
 		}
 	}
 	if !q.makeRoomLocked(p) {
-		return 0, false
+		if q.bytes+p.bytes > q.cfg.MaxBytes {
+			return ErrBytes
+		}
+		return ErrFull
 	}
 	q.bytes += p.bytes
 	q.waiting.push(p)
 	q.admitNextLocked(now)
-	return 0, true
+	return nil
 }
 
 // makeRoomLocked reports whether there is room for a place, if need be after

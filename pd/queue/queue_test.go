@@ -183,16 +183,15 @@ func TestQueue_WhatCannotBeServedInTimeIsToldSoAtOnce(t *testing.T) {
 func TestQueue_WhoGaveWayInVainWaitsOn(t *testing.T) {
 	q := New(Config{MaxInFlight: 1, MaxWaiting: 4, MaxBytes: 100, MaxWait: time.Minute})
 	now := time.Now()
-	join := func(class int, tenant string, bytes int64) (*Entry, bool) {
+	join := func(class int, tenant string, bytes int64) (*Entry, error) {
 		p := &Entry{Model: "m", class: class, tenant: tenant, bytes: bytes, gone: make(chan struct{})}
-		_, ok := q.join(p, time.Minute, now)
-		return p, ok
+		return p, q.join(p, LimitedBy(time.Time{}, now.Add(time.Minute), ErrTimeout), now)
 	}
 	runs, _ := join(0, "r", 10)
 	first, _ := join(1, "a", 20)
 	second, _ := join(1, "b", 20)
-	if _, ok := join(0, "z", 95); ok {
-		t.Error("a newcomer of more bytes than there is room for is let in")
+	if _, err := join(0, "z", 95); !errors.Is(err, ErrBytes) {
+		t.Errorf("a newcomer of more bytes than there is room for: %v", err)
 	}
 	if waiting, _ := q.Len(); waiting != 2 || q.bytes != 50 || q.Displaced() != 0 || first.displaced || second.displaced {
 		t.Fatalf("%d wait, %d bytes are held, %d gave way", waiting, q.bytes, q.Displaced())
@@ -218,12 +217,14 @@ func TestQueue_AWaitThatIsTooLongIsRefusedAtOnce(t *testing.T) {
 		q := New(Config{MaxInFlight: 1, MaxWaiting: 9, MaxBytes: 100, MaxWait: time.Minute})
 		q.inFlight, q.interval = 1, time.Second
 		now := time.Now()
-		for range 2 {
-			q.join(&Entry{tenant: "a", gone: make(chan struct{})}, time.Minute, now)
+		join := func(patience time.Duration) error {
+			return q.join(&Entry{tenant: "a", gone: make(chan struct{})}, LimitedBy(time.Time{}, now.Add(patience), ErrTimeout), now)
 		}
-		wait, ok := q.join(&Entry{tenant: "a", gone: make(chan struct{})}, patience, now)
-		if ok != want || !ok && wait != 3*time.Second {
-			t.Errorf("with %v of patience it is let in: %v, to wait %v", patience, ok, wait)
+		if err := errors.Join(join(time.Minute), join(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		if err := join(patience); (err == nil) != want || !want && !errors.Is(err, ErrTimeout) {
+			t.Errorf("with %v of patience: %v", patience, err)
 		}
 	}
 }
@@ -269,7 +270,7 @@ func TestQueue_FirstComeFirstServedWithinItsBounds(t *testing.T) {
 		if waiting, inFlight := q.Len(); waiting != 2 || inFlight != 1 {
 			t.Errorf("%d waiting, %d in flight", waiting, inFlight)
 		}
-		if _, err := q.Enter(t.Context(), Request{Bytes: 10}); !errors.Is(err, ErrFull) {
+		if _, err := q.Enter(t.Context(), Request{Bytes: 10}); !errors.Is(err, ErrFull) || errors.Is(err, ErrBytes) {
 			t.Errorf("a third waiting request: %v", err)
 		}
 		q.Leave(p)
@@ -292,7 +293,7 @@ func TestQueue_BytesTimeAndLeavingEndTheWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer q.Leave(p)
-		if _, err := q.Enter(t.Context(), Request{Bytes: 60}); !errors.Is(err, ErrFull) {
+		if _, err := q.Enter(t.Context(), Request{Bytes: 60}); !errors.Is(err, ErrBytes) {
 			t.Errorf("too many bytes: %v", err)
 		}
 		start := time.Now()

@@ -98,11 +98,11 @@ func TestAdmission_WhatCannotBeInTimeIsRefusedAtOnce(t *testing.T) {
 	c.askAndWait(1, "sk-low", 10, "X-Tandem-Deadline-Ms", "240000")
 }
 
-// Low ones wait, as many as may. A higher class takes the place of the newest.
+// Low ones wait, as many as may. A higher class takes the place of the newest. Which bound refused is counted.
 func TestAdmission_AHigherClassTakesThePlaceOfWhoWaitsForServers(t *testing.T) {
 	bounds := map[string]func(*config){
-		"requests": func(cfg *config) { cfg.pd.queue.MaxWaiting = 3 },
-		"bytes": func(cfg *config) {
+		"max_waiting": func(cfg *config) { cfg.pd.queue.MaxWaiting = 3 },
+		"max_held": func(cfg *config) {
 			cfg.pd.queue.MaxBytes = int64(len(promptOf(60, "")) + 3*len(promptOf(6, "")) + 1000)
 		},
 	}
@@ -110,6 +110,9 @@ func TestAdmission_AHigherClassTakesThePlaceOfWhoWaitsForServers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, first := admission(t, 60, bound)
 			displaceNewest(t, c)
+			if of, all := c.metric("tandem_overloaded_requests_total", `cause="`+name+`"`), c.metric("tandem_overloaded_requests_total"); of != 1 || all != 1 {
+				t.Errorf("counted by cause: %v of %v", of, all)
+			}
 			_ = first.Close()
 			eventually(t, "the rest went", func() bool { return c.metric("tandem_waiting_requests") == 0 })
 			c.checkIdle(1)

@@ -117,8 +117,12 @@ func TestHygiene_DescriptorsThatAreUsedUpComeBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := process.Metrics(readResponse(metrics).body).Sum("tandem_breaker_ejections_total"); n != 0 {
+	counted := process.Metrics(readResponse(metrics).body)
+	if n := counted.Sum("tandem_breaker_ejections_total"); n != 0 {
 		t.Errorf("servers were held guilty %v times", n)
+	}
+	if n := counted.Sum("tandem_overloaded_requests_total", `cause="gateway"`); int(n) < refused {
+		t.Errorf("%v of them are counted as the gateway's fault", n)
 	}
 }
 
