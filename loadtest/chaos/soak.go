@@ -56,25 +56,8 @@ func Soak(ctx context.Context, from process.Programs, dir string, d time.Duratio
 	if err != nil {
 		return nil, 0, err
 	}
-	var samples []sample
-	done := make(chan error, 1)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		var err error
-		samples, err = st.watch(ctx, d, log)
-		done <- err
-	}()
-	cfg := c.Load.config("http://"+st.targetGateways(Load{})[0].addr, 1, 1)
-	for range soakRounds {
-		report, runErr := loadtest.Run(ctx, cfg, nil)
-		if err = runErr; err != nil {
-			break
-		}
-		failed += report.Requests.Failed
-	}
-	cancel()
-	if err = errors.Join(err, <-done, st.close()); err != nil {
+	samples, failed, err := st.soak(ctx, c.Load, d, log)
+	if err = errors.Join(err, st.close()); err != nil {
 		return nil, 0, err
 	}
 	for i, g := range gauges {
@@ -83,10 +66,53 @@ func Soak(ctx context.Context, from process.Programs, dir string, d time.Duratio
 	return slopes, failed, nil
 }
 
+// soak sends the load in each round, and samples the gauges meanwhile. It ends early, with an error,
+// where it is interrupted or the gauges cannot be read.
+func (st *testbed) soak(ctx context.Context, l Load, d time.Duration, log io.Writer) (samples []sample, failed int, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watched := make(chan []sample, 1)
+	go func() {
+		samples, err := st.watch(ctx, d, log)
+		if err != nil {
+			cancel(err)
+		}
+		watched <- samples
+	}()
+	cfg := l.config("http://"+st.targetGateways(Load{})[0].addr, 1, 1)
+	for range soakRounds {
+		report, runErr := loadtest.Run(ctx, cfg, nil)
+		if runErr != nil {
+			err = runErr
+			break
+		}
+		if report.Interrupted {
+			err = context.Cause(ctx)
+			break
+		}
+		failed += report.Requests.Failed
+	}
+	cancel(nil)
+	return <-watched, failed, err
+}
+
 // sample is the gauges at one time.
 type sample struct {
 	at     time.Duration
 	values []float64 // as gauges
+}
+
+// sampleOf reads the gauges. One that is not there is an error: it could grow unseen.
+func sampleOf(at time.Duration, m process.Metrics) (sample, error) {
+	one := sample{at: at}
+	for _, g := range gauges {
+		v := m.Sum(g.metric)
+		if v == 0 {
+			return sample{}, fmt.Errorf("the gateway does not report %s", g.metric)
+		}
+		one.values = append(one.values, v)
+	}
+	return one, nil
 }
 
 // watch takes samples until the context ends.
@@ -108,9 +134,9 @@ func (st *testbed) watch(ctx context.Context, d time.Duration, log io.Writer) ([
 		if err != nil {
 			return nil, fmt.Errorf("watch the gateway: %w", err)
 		}
-		one := sample{at: time.Since(began)}
-		for _, g := range gauges {
-			one.values = append(one.values, m.Sum(g.metric))
+		one, err := sampleOf(time.Since(began), m)
+		if err != nil {
+			return nil, err
 		}
 		if n%15 == 14 {
 			fmt.Fprintf(log, "%v of %v: heap %.1f MB, %.0f goroutines, %.0f descriptors, %.0f requests\n", one.at.Round(time.Second), d,
