@@ -42,6 +42,7 @@ type services struct {
 	dir                       string            // what they write; "": nothing yet
 	redis, prometheus, jaeger string            // where they answer
 	running                   []*process.Process
+	logs                      []*os.File // of those that run
 }
 
 // findServices looks the programs up, before anything is started. otlp is where traces go
@@ -79,7 +80,7 @@ func (s *services) start(ctx context.Context, name, ready string, args ...string
 	if err != nil {
 		return err
 	}
-	defer func() { _ = log.Close() }() // the process has its own
+	s.logs = append(s.logs, log)
 	p, err := process.Start(name, log, nil, s.paths[name], args...)
 	if err != nil {
 		return err
@@ -90,11 +91,7 @@ func (s *services) start(ctx context.Context, name, ready string, args ...string
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()
-	if err := p.Answers(ctx, ready); err != nil {
-		text, _ := os.ReadFile(log.Name()) // the error says enough
-		return fmt.Errorf("%w: %s", err, text)
-	}
-	return nil
+	return p.Answers(ctx, ready)
 }
 
 // startUsed starts what the gateway uses, and adds to its settings where that is.
@@ -319,6 +316,9 @@ func getInto(ctx context.Context, from string, into any) error {
 // stop ends all services and removes what they wrote.
 func (s *services) stop() error {
 	err := process.StopAll(s.running, 10*time.Second)
+	for _, log := range s.logs {
+		err = errors.Join(err, log.Close())
+	}
 	if s.dir != "" {
 		err = errors.Join(err, os.RemoveAll(s.dir))
 	}

@@ -18,23 +18,29 @@ import (
 type Process struct {
 	Name string
 	cmd  *exec.Cmd
+	said *tail // on stderr
 
 	ending sync.Once     // done: its end is expected
 	exited chan struct{} // closed when it is gone
 }
 
-// Start runs a binary with arguments and returns at once. What it says on stderr goes to log.
+// stderrTime is how long the stderr of a process is read once that is gone: children of its own may hold it open.
+const stderrTime = time.Second
+
+// Start runs a binary with arguments and returns at once. What it says on stderr goes to log,
+// which stays open until it is gone.
 // gone is called when it ends without having been told to; nil: nothing is called.
 func Start(name string, log io.Writer, gone func(*Process), binary string, args ...string) (*Process, error) {
 	cmd := exec.Command(binary, args...)
-	cmd.Stderr = log
+	said := &tail{log: log}
+	cmd.Stderr, cmd.WaitDelay = said, stderrTime
 	// A signal from the terminal must reach only the first of them: it stops the others
 	// in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	p := &Process{Name: name, cmd: cmd, exited: make(chan struct{})}
+	p := &Process{Name: name, cmd: cmd, said: said, exited: make(chan struct{})}
 	go func() {
 		defer close(p.exited)
 		_ = cmd.Wait() // how it ended is in its log
@@ -127,8 +133,8 @@ func StopAll(all []*Process, within time.Duration) error {
 	return errors.Join(failed...)
 }
 
-// Answers waits until a GET of the URL answers 200, or the process or the context
-// ends.
+// Answers waits until a GET of the URL answers 200. Where the process or the context ends before,
+// the error has what the process said last.
 func (p *Process) Answers(ctx context.Context, url string) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -145,10 +151,18 @@ func (p *Process) Answers(ctx context.Context, url string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s does not answer: %w", p.Name, ctx.Err())
+			return fmt.Errorf("%s does not answer: %w%s", p.Name, ctx.Err(), p.stderrTail())
 		case <-p.exited:
-			return fmt.Errorf("%s ended", p.Name)
+			return fmt.Errorf("%s ended%s", p.Name, p.stderrTail())
 		case <-tick.C:
 		}
 	}
+}
+
+// stderrTail is what it said last, as the end of an error.
+func (p *Process) stderrTail() string {
+	if said := p.said.String(); said != "" {
+		return ": " + said
+	}
+	return ""
 }
