@@ -15,7 +15,15 @@ import (
 )
 
 func keysCommand() *cobra.Command {
-	keys := &cobra.Command{Use: "keys", Short: "Make entries for the file of API keys (serve --keys-file)"}
+	keys := &cobra.Command{
+		Use:   "keys",
+		Short: "Make entries for the file of API keys (serve --keys-file)",
+		Long: `Make entries for the file of API keys (serve --keys-file). They stand below a secret, by
+which tenants' caches are kept apart, and "keys:":
+
+  echo "secret: $(openssl rand -hex 32)" > keys.yaml; echo "keys:" >> keys.yaml
+  tandem keys new --tenant ada >> keys.yaml`,
+	}
 	var tenant string
 	hash := &cobra.Command{
 		Use:   "hash",

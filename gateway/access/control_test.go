@@ -131,7 +131,8 @@ func TestKeys_AFileWithAMistakeIsRefusedWithoutNamingAKey(t *testing.T) {
 		"a key for a field":   {testSecret + "keys:\n" + entry("k", "tenant: a", "sk-very-private: x"), "line 5: unknown field"},
 		"a field twice":       {testSecret + "keys:\n" + entry("k", "tenant: a", "tenant: b"), "line 5: a field appears twice"},
 		"a huge number":       {testSecret + "keys:\n" + entry("k", "tenant: a", "requests-per-minute: 99999999999999999999"), "line 5: requests-per-minute: the number is too large"},
-		"not a file of keys":  {"[]", "mapping"},
+		"not a file of keys":  {"3", "mapping"},
+		"entries alone":       {good, `line 1: want "secret: ..." and "keys:" above the entries`}, // "tandem keys new > keys.yaml"
 		"a limit in words":    {testSecret + "keys:\n" + entry("k", "tenant: a", "requests-per-minute: sk-very-private"), "line 5: requests-per-minute: want a whole number"},
 		"a deadline in words": {testSecret + "keys:\n" + entry("k", "tenant: a", "deadline: sk-very-private"), "key 1: deadline: want a time with its unit, such as 30s"},
 		"no unit":             {testSecret + "keys:\n" + entry("k", "tenant: a", "deadline: 10"), "key 1: deadline: want a time with its unit, such as 30s"},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
 )
 
@@ -81,6 +82,7 @@ func fileError(err error) error {
 	var unknown *yaml.UnknownFieldError
 	var twice *yaml.DuplicateKeyError
 	var large *yaml.OverflowError
+	var shape *yaml.UnexpectedNodeTypeError
 	switch {
 	case errors.As(err, &unknown):
 		return &UnknownFieldError{Line: at.Position.Line, Field: at.Value, Known: slices.Concat(fieldNames[keyFile](), fieldNames[keyEntry]())}
@@ -88,6 +90,8 @@ func fileError(err error) error {
 		return fmt.Errorf("line %d: a field appears twice", at.Position.Line)
 	case errors.As(err, &large):
 		text = "the number is too large"
+	case errors.As(err, &shape) && shape.Actual == ast.SequenceType && at.Prev == nil:
+		text = `want "secret: ..." and "keys:" above the entries`
 	case errors.As(err, &wrong) && wrong.DstType != nil:
 		switch wrong.DstType.Kind() {
 		case reflect.Int:
