@@ -183,6 +183,9 @@ func serverLine(s *live.Server, short string) line {
 	if s.Prefill != nil {
 		queue = ms(s.Prefill.QueueMs)
 	}
+	if failure == s.Reason { // what keeps it down is what requests failed with
+		failure = ""
+	}
 	switch {
 	case breaker == "open":
 		urgent = bad

@@ -37,7 +37,7 @@ func state() live.State {
 		At: at, Gateway: gateway, Gateways: []live.Gateway{gateway},
 		Servers: []live.Server{
 			{ID: "10.0.0.1:8000", Role: "prefill", State: "alive", Prefill: leg("closed", 4, 81.2), KVUsed: value(0.4), Running: value(3.0), Waiting: value(1.0)},
-			{ID: "10.0.0.2:8000", Role: "prefill", State: "down", Reason: "connection refused", Prefill: leg("open", 0, 0)},
+			{ID: "10.0.0.2:8000", Role: "prefill", State: "down", Reason: "connection refused", Prefill: &live.Leg{Breaker: "open", Reason: "connection refused"}},
 			{ID: "prefill-with-a-long-name.models.svc:8000/dp1", Role: "prefill", State: "alive", Draining: true, Prefill: leg("closed", 1, 2000)},
 			{ID: "10.0.1.1:8000", Role: "decode", State: "alive", Decode: leg("half-open", 7, 0), KVUsed: value(0.98), Adapters: []live.Adapter{{Name: "sql", Running: true}, {Name: "legal"}}},
 			{ID: "10.0.2.1:8000", Role: "both", State: "unresponsive", Prefill: leg("closed", 1, 10), Decode: leg("closed", 1, 0)},
