@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -96,6 +97,9 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	n, err := serving.New(ctx, settings, servers, log)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w: say others with --listen and --admin, such as make run ARGS='--listen 127.0.0.1:8090 --admin 127.0.0.1:8091'", err)
+	}
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,6 +40,20 @@ func TestDemo_ShowsAShortPromptAndAPair(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(out.String())
+	}
+}
+
+// Where another program has the port, the error says how to take another one.
+func TestDemo_SaysHowToTakeAnotherPort(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	d := demo{listen: taken.Addr().String(), admin: "127.0.0.1:0", once: true, out: io.Discard, engine: testPrograms(t).Engine}
+	if err := d.run(t.Context()); err == nil || !strings.Contains(err.Error(), "--listen") {
+		t.Errorf("%v", err)
 	}
 }
 
