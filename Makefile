@@ -10,7 +10,7 @@ ARGS ?=
 .PHONY: help
 help: ## this list
 	@echo "Tandem: an HTTP gateway for disaggregated LLM serving"
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 .PHONY: run
 run: build ## start the demo: simulated engines and the gateway on 127.0.0.1:8080 (ARGS=--once ends by itself)
