@@ -3,13 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-gateway/tandem/cmd/internal/output"
 	"github.com/tandem-gateway/tandem/loadtest/process"
 	"github.com/tandem-gateway/tandem/loadtest/proxybench"
 )
@@ -69,14 +68,18 @@ func runBenchProxy(cmd *cobra.Command, cfg proxybench.Config, opts benchProxyOpt
 	if cfg.Proxies, err = opts.proxies(&cfg); err != nil {
 		return err
 	}
+	files, err := output.Create(opts.jsonPath, opts.svgPath)
+	if err != nil {
+		return err
+	}
 	start := time.Now()
 	report, err := proxybench.Run(cmd.Context(), cfg, func(s proxybench.Step) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%6.1f s  round %d of %d, %d of %d: %s, %s\n", time.Since(start).Seconds(), s.Round, s.Rounds, s.At, s.Proxies, s.Proxy, s.Measure)
 	})
 	if report == nil {
-		return err
+		return errors.Join(err, files.Close())
 	}
-	if err := errors.Join(err, report.WriteTable(cmd.OutOrStdout()), writeTo(opts.jsonPath, report.WriteJSON), writeTo(opts.svgPath, report.WriteSVG)); err != nil {
+	if err := errors.Join(err, report.WriteTable(cmd.OutOrStdout()), report.WriteJSON(files[0]), report.WriteSVG(files[1]), files.Close()); err != nil {
 		return err
 	}
 	if !report.OK() {
@@ -108,18 +111,6 @@ func (o *benchProxyOptions) proxies(cfg *proxybench.Config) (chosen []proxybench
 		}
 	}
 	return chosen, nil
-}
-
-// writeTo writes a file; without a path nothing is written.
-func writeTo(path string, write func(io.Writer) error) error {
-	if path == "" {
-		return nil
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(f), f.Close())
 }
 
 // benchEnginesCommand is what bench-proxy starts its engines by.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-gateway/tandem/cmd/internal/output"
 	"github.com/tandem-gateway/tandem/loadtest"
 )
 
@@ -157,16 +158,12 @@ func runLoad(cmd *cobra.Command, cfg loadtest.Config, opts loadOptions) error {
 // reportOutputs opens where the report goes, before the load is sent: a run must
 // not end with a report that cannot be written.
 func reportOutputs(cmd *cobra.Command, jsonPath string) (table, json io.Writer, closeJSON func() error, err error) {
-	noClose := func() error { return nil }
-	switch jsonPath {
-	case "":
-		return cmd.OutOrStdout(), io.Discard, noClose, nil
-	case "-":
-		return cmd.ErrOrStderr(), cmd.OutOrStdout(), noClose, nil
+	if jsonPath == "-" {
+		return cmd.ErrOrStderr(), cmd.OutOrStdout(), func() error { return nil }, nil
 	}
-	f, err := os.Create(jsonPath)
+	files, err := output.Create(jsonPath)
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("report: %w", err)
+		return nil, nil, nil, err
 	}
-	return cmd.OutOrStdout(), f, f.Close, nil
+	return cmd.OutOrStdout(), files[0], files.Close, nil
 }

@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-gateway/tandem/cmd/internal/output"
 	"github.com/tandem-gateway/tandem/loadtest/flame"
 	"github.com/tandem-gateway/tandem/loadtest/process"
 	"github.com/tandem-gateway/tandem/loadtest/proxybench"
@@ -62,18 +62,16 @@ func runProfile(cmd *cobra.Command, cfg proxybench.Config, opts profileOptions) 
 	if at < 0 {
 		return fmt.Errorf("there is no proxy %q", opts.proxy)
 	}
-	profile, err := proxybench.Profile(cmd.Context(), cfg, all[at], opts.measure, opts.kind)
+	files, err := output.Create(opts.pbPath, opts.svgPath)
 	if err != nil {
 		return err
 	}
-	draw := func(w io.Writer) error {
-		return flame.WriteSVG(w, opts.proxy+", "+opts.measure, bytes.NewReader(profile))
+	profile, err := proxybench.Profile(cmd.Context(), cfg, all[at], opts.measure, opts.kind)
+	if err != nil {
+		return errors.Join(err, files.Close())
 	}
-	keep := func(w io.Writer) error {
-		_, err := w.Write(profile)
-		return err
-	}
-	if err := errors.Join(writeTo(opts.pbPath, keep), writeTo(opts.svgPath, draw)); err != nil {
+	_, err = files[0].Write(profile)
+	if err := errors.Join(err, flame.WriteSVG(files[1], opts.proxy+", "+opts.measure, bytes.NewReader(profile)), files.Close()); err != nil {
 		return fmt.Errorf("write the profile: %w", err)
 	}
 	fmt.Fprintln(cmd.OutOrStdout(), "wrote", opts.svgPath)

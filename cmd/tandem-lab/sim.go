@@ -132,6 +132,10 @@ func runSim(cmd *cobra.Command, cfg policy.Config, opts simOptions) error {
 	if cfg.Parallel == 0 {
 		cfg.Parallel = runtime.GOMAXPROCS(0)
 	}
+	picture, err := output.Create(opts.picture)
+	if err != nil {
+		return err
+	}
 	var report *policy.Report
 	err = runComparison(cmd, opts, func(show func(done, total int, last *policy.Outcome)) (simReport, error) {
 		var err error
@@ -139,16 +143,15 @@ func runSim(cmd *cobra.Command, cfg policy.Config, opts simOptions) error {
 		return report, err
 	})
 	if err != nil {
-		return err
+		return errors.Join(err, picture.Close())
+	}
+	_, err = picture[0].Write(policy.Picture(report))
+	if err := errors.Join(err, picture.Close()); err != nil {
+		return fmt.Errorf("picture: %w", err)
 	}
 	if opts.parts {
 		if err := report.WriteParts(cmd.OutOrStdout()); err != nil {
 			return fmt.Errorf("parts: %w", err)
-		}
-	}
-	if opts.picture != "" {
-		if err := os.WriteFile(opts.picture, policy.Picture(report), 0o644); err != nil {
-			return fmt.Errorf("picture: %w", err)
 		}
 	}
 	if opts.goals {
