@@ -521,7 +521,7 @@ func FuzzSource(f *testing.F) {
 	for _, form := range []wireForm{{}, {maps: true}, {hashes: "bin"}, {maps: true, hashes: "int", short: true}} {
 		f.Add(good(form), uint64(1))
 	}
-	for _, name := range []string{"sglang-0.5.23-stored", "sglang-0.5.23-pairs", "vllm-0.33.0-lookahead", "vllm-0.33.0-mooncake"} {
+	for _, name := range []string{"sglang-0.5.23-stored", "sglang-0.5.23-pairs", "vllm-0.33.0-lookahead", "vllm-0.33.0-mooncake", "lmcache-0.5.6-cpu"} {
 		f.Add(written(f, name), uint64(1))
 	}
 	f.Add(wireBatch(wireForm{maps: true}, 17, ahead(count(0, 50), 2)), uint64(1))

@@ -135,3 +135,15 @@ func TestApply_WhatVLLMWritesOfItsStore(t *testing.T) {
 		{Tokens: count(1, 7)}:                   {},
 	})
 }
+
+// LMCache 0.5.6 behind vLLM in a process of its own (integration/vllm/lmcache_mp_connector.py) reports chunks
+// in its node's memory by hashes of its own, in the medium "CPU", and what is evicted there: they are the
+// server's, and no store's. A salt is not in them.
+func TestApply_WhatLMCacheWritesOfItsMemory(t *testing.T) {
+	heldFrom(t, "lmcache-0.5.6-cpu", map[*Prompt]cached.Tokens{
+		{Tokens: count(1, 9)}:                      {CPU: 4, Disk: 4}, // the GPU has dropped all, LMCache the second chunk
+		{Tokens: count(21, 5)}:                     {CPU: 4, Disk: 4},
+		{Tokens: count(21, 5), Salt: "tenant-a"}:   {},
+		{Tokens: count(21, 5), Adapter: "adapter"}: {},
+	})
+}
