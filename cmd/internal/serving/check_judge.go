@@ -33,8 +33,9 @@ func judge(cfg *config, keys *access.Keys, answers []checkedServer) (faults []er
 			published = append(published, a.probed.Health().Models...)
 		}
 	}
-	warnings = append(warnings, sharedEventAddresses(up)...)
-	wrong, unused := cfg.kv.checkTokenizers(published)
+	wrong, unused := sharedEventAddresses(up)
+	faults, warnings = append(faults, wrong...), append(warnings, unused...)
+	wrong, unused = cfg.kv.checkTokenizers(published)
 	faults, warnings = append(faults, wrong...), append(warnings, unused...)
 	if len(up) < len(answers) {
 		return faults, warnings // what the others lack, these may have
@@ -66,23 +67,28 @@ func loadWarnings(a *checkedServer) (warnings []string) {
 	return warnings
 }
 
-// sharedEventAddresses names the servers that have the address of KV events of another.
-func sharedEventAddresses(servers []*pools.Server) (warnings []string) {
+// sharedEventAddresses names the servers that have the address of KV events of another. Of engines that connect to one
+// nothing is believed.
+func sharedEventAddresses(servers []*pools.Server) (faults []error, warnings []string) {
 	owners := make(map[string]string) // by address
 	for _, s := range servers {
 		at := s.Published()
-		if at.Events == "" || at.Bind {
+		if at.Events == "" || at.Bind && hasAnyPort(at.Events) {
 			continue
 		}
 		for _, feed := range feedsOf(at) {
-			if owner := owners[feed.Events]; owner != "" && owner != s.ID() {
-				warnings = append(warnings, fmt.Sprintf("servers %s and %s, at %s: %s", owner, s.ID(), feed.Events, oneEventAddress))
-				continue
+			const shared = "servers %s and %s, at %s: %s"
+			switch owner := owners[feed.Events]; {
+			case owner == "", owner == s.ID():
+				owners[feed.Events] = s.ID()
+			case at.Bind:
+				faults = append(faults, fmt.Errorf(shared, owner, s.ID(), feed.Events, oneBoundAddress))
+			default:
+				warnings = append(warnings, fmt.Sprintf(shared, owner, s.ID(), feed.Events, oneEventAddress))
 			}
-			owners[feed.Events] = s.ID()
 		}
 	}
-	return warnings
+	return faults, warnings
 }
 
 // downFault says why a server does not answer, and the setting that helps.

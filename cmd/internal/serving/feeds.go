@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
@@ -86,19 +87,21 @@ func (f *feeds) follow(ctx context.Context) {
 			wanted[id] = feedSpec{id, model, feed, storeOf(s), s.CompatibilityKey()}
 		}
 	}
+	alike := boundAlike(wanted)
 	for id, have := range f.open {
-		if wanted[id] != have.want {
+		if wanted[id] != have.want || alike[id] != "" {
 			f.close(id)
 		}
 	}
-	for id := range f.lastKeys {
-		if _, wanted := wanted[id]; !wanted {
-			delete(f.lastKeys, id)
-			delete(f.refused, id)
-		}
-	}
+	unwanted := func(id kvstate.SourceID) bool { _, is := wanted[id]; return !is }
+	maps.DeleteFunc(f.lastKeys, func(id kvstate.SourceID, _ uint64) bool { return unwanted(id) })
+	maps.DeleteFunc(f.refused, func(id kvstate.SourceID, _ string) bool { return unwanted(id) })
 	for id, want := range wanted {
-		if f.open[id] == nil && ctx.Err() == nil {
+		switch {
+		case f.open[id] != nil, ctx.Err() != nil:
+		case alike[id] != "":
+			f.refuse(id, fmt.Sprintf("%s is also for %s: %s", want.feed.Events, alike[id], oneBoundAddress))
+		default:
 			f.start(ctx, want)
 		}
 	}
@@ -126,6 +129,32 @@ func (f *feeds) alsoAt(want feedSpec) string {
 		}
 	}
 	return ""
+}
+
+// oneBoundAddress is the error of two engines in connect mode that come to one address.
+const oneBoundAddress = "engines that connect to one address of KV events cannot be told apart: give each its own port (events), or let them bind theirs"
+
+// boundAlike names, of each source whose engine comes to an address to which that of another source comes too, another
+// one.
+func boundAlike(wanted map[kvstate.SourceID]feedSpec) map[kvstate.SourceID]string {
+	first, alike := make(map[string]kvstate.SourceID), make(map[kvstate.SourceID]string)
+	for id, want := range wanted {
+		at := want.feed.Events
+		if !want.feed.Bind || hasAnyPort(at) {
+			continue
+		}
+		if other, taken := first[at]; taken {
+			alike[id], alike[other] = other.String(), id.String()
+			continue
+		}
+		first[at] = id
+	}
+	return alike
+}
+
+// hasAnyPort reports whether whoever binds an address gets a port of its own.
+func hasAnyPort(address string) bool {
+	return strings.HasSuffix(address, ":*") || strings.HasSuffix(address, ":0")
 }
 
 // storeOf names a server's store in the index, "" where it has none that is known of. What one
@@ -179,10 +208,7 @@ func (f *feeds) start(ctx context.Context, want feedSpec) {
 	}
 	stop, err := f.listen(ctx, source, want)
 	if err != nil {
-		if why := err.Error(); f.refused[want.id] != why {
-			f.refused[want.id] = why
-			f.log.Error("cannot listen to a server's KV events", "server", want.id.Server, "rank", want.id.Rank, "error", why)
-		}
+		f.refuse(want.id, err.Error())
 		source.Close()
 		return
 	}
@@ -192,6 +218,14 @@ func (f *feeds) start(ctx context.Context, want feedSpec) {
 	}
 	f.log.Info("listening to KV events", "server", want.id.Server, "rank", want.id.Rank, "model", want.model)
 	f.open[want.id] = &feed{want: want, source: source, stop: stop}
+}
+
+// refuse says once why a source is not listened to.
+func (f *feeds) refuse(id kvstate.SourceID, why string) {
+	if f.refused[id] != why {
+		f.refused[id] = why
+		f.log.Error("cannot listen to a server's KV events", "server", id.Server, "rank", id.Rank, "error", why)
+	}
 }
 
 // listen connects to an engine in bind mode. One in connect mode is received by one replica,

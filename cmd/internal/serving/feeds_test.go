@@ -2,10 +2,14 @@ package serving
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/zmqsub"
+	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/process"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -36,6 +40,23 @@ func TestFeeds_AServerAtTheAddressOfAnotherIsFound(t *testing.T) {
 	}
 }
 
+// Whoever binds any port has one of its own; ranks of one server have ports in a row.
+func TestBoundAlike(t *testing.T) {
+	wanted := make(map[kvstate.SourceID]feedSpec)
+	for server, at := range map[string]zmqsub.Feed{
+		"a": {Events: "tcp://*:1", Bind: true}, "b": {Events: "tcp://*:1", Bind: true}, "c": {Events: "tcp://*:2", Bind: true},
+		"d": {Events: "tcp://*:*", Bind: true}, "e": {Events: "tcp://*:*", Bind: true}, "f": {Events: "tcp://*:0", Bind: true},
+		"g": {Events: "tcp://*:0", Bind: true}, "h": {Events: "tcp://h:1"}, "i": {Events: "tcp://h:1"},
+	} {
+		id := kvstate.SourceID{Server: server}
+		wanted[id] = feedSpec{id: id, feed: at}
+	}
+	a, b := kvstate.SourceID{Server: "a"}, kvstate.SourceID{Server: "b"}
+	if got := boundAlike(wanted); len(got) != 2 || got[a] != "b" || got[b] != "a" {
+		t.Errorf("%v", got)
+	}
+}
+
 // Each rank of an engine publishes at an address of its own, in whichever way it is to be listened to.
 func TestFeedsOf_EachRankHasItsOwn(t *testing.T) {
 	feeds := feedsOf(pools.Published{Events: "tcp://10.0.0.1:5557", Replay: "tcp://10.0.0.1:5657", Topic: "kv", Bind: true, Ranks: 2})
@@ -45,5 +66,33 @@ func TestFeedsOf_EachRankHasItsOwn(t *testing.T) {
 	}
 	if !slices.Equal(feeds, want) {
 		t.Errorf("%+v, want %+v", feeds, want)
+	}
+}
+
+// Engines in connect mode that come to one address cannot be told apart there: what they say is believed
+// of neither, which is said once, and tandem check refuses it.
+func TestFeeds_EnginesThatConnectToOneAddressAreNotListenedTo(t *testing.T) {
+	t.Parallel()
+	free, err := process.FreeAddresses(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := "tcp://" + free[0]
+	connecting := func(cfg *engine.Config) { cfg.EventsEndpoint = one }
+	engines := []*engine.Engine{startTestEngine(t, engine.RoleBoth, connecting), startTestEngine(t, engine.RoleBoth, connecting)}
+	bound := func(cfg *config) {
+		for _, e := range engines {
+			cfg.servers[2].add(serverEntry{URL: e.URL(), Events: one, EventBind: true})
+		}
+	}
+	if fault, _ := checked(t, bound); !strings.Contains(fault, one) || strings.Count(fault, oneBoundAddress) != 1 {
+		t.Errorf("check says %q", fault)
+	}
+	var log testlog.Buffer
+	c := newCluster(t, shape{log: &log, config: bound})
+	eventually(t, "both are up", func() bool { return c.metric("tandem_server_up") == 2 })
+	eventually(t, "it is said of both", func() bool { return strings.Count(log.String(), oneBoundAddress) == 2 })
+	for _, s := range c.node.locality.Index.Sources() {
+		t.Errorf("%s is listened to", s.Server)
 	}
 }
