@@ -127,6 +127,7 @@ type priorAttempts struct {
 	refusals        int               // of connections
 	prefillFailures int
 	mustAggregate   bool               // prefill elsewhere is given up
+	failsAtOneToken bool               // no prefill leg can serve it, which is one token long
 	broke           []string           // decode servers on which the stream broke, which others go before
 	mayReturn       bool               // it may go to those too: no other can take it
 	handoff         *connector.Handoff // waits for another decode server; nil without one
@@ -150,9 +151,8 @@ func (t *priorAttempts) record(e *LegError, forcedTool bool) {
 			t.prefillFailures++
 		}
 		// vLLM #38911: a forced tool call cannot be cut to one token.
-		if forcedTool && e.Status == 500 || t.prefillFailures >= 2 {
-			t.mustAggregate = true
-		}
+		t.failsAtOneToken = t.failsAtOneToken || forcedTool && e.Status == 500
+		t.mustAggregate = t.mustAggregate || t.failsAtOneToken || t.prefillFailures >= 2
 	case DecodeLeg:
 		if e.Kind == Broken || e.Kind == Timeout {
 			// The read may have consumed the blocks, or the transfer is what

@@ -164,7 +164,8 @@ func (o *Orchestrator) reset(st *requestState) {
 	*st = requestState{client: st.client, req: st.client, form: o.formOf(st.client), entry: st.entry, arrived: st.arrived, span: st.span, memory: st.memory, capacity: st.capacity}
 	st.bind = bindRequest{req: st.client, base: o.BaseOf(st.client.Model), arrived: st.arrived, entry: st.entry, waited: st.entry.Waited, returns: returns}
 	st.bind.firstFromPrefill = firstTokens{o}.mayBeFromPrefill(st.client)
-	st.bind.tried.mustAggregate = st.client.Aggregated || failsAtOneToken(st.client) || o.Suspects.DiedOfHandoff(st.client, st.arrived)
+	st.bind.tried.failsAtOneToken = failsAtOneToken(st.client)
+	st.bind.tried.mustAggregate = st.client.Aggregated || st.bind.tried.failsAtOneToken || o.Suspects.DiedOfHandoff(st.client, st.arrived)
 	if o.Config.ContinueStreams && st.client.Stream && !st.client.proxied {
 		st.transcript, st.notContinued = newTranscript(o.Fleet, st.client, o.Config.ContinueByText)
 	}

@@ -47,6 +47,31 @@ func TestRun_AMessageThatHasToCallIsDecodedAlone(t *testing.T) {
 	}
 }
 
+// A call at which prefill fails with one token is decoded alone where disaggregation is enforced too: no pair
+// could ever serve it, and the client would be told to try again for good.
+func TestRun_ForcedCallsAreServedWhereDisaggregationIsEnforced(t *testing.T) {
+	for d, tool := range map[*api.Dialect]string{
+		api.Messages: `,"tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":{"type":"tool","name":"f"}`,
+		api.Chat:     `,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"tool_choice":"required"`,
+	} {
+		t.Run(d.Name, func(t *testing.T) {
+			f := newEngineFleet(t, fleetShape{prefill: 2, decode: 1,
+				engine:       func(c *engine.Config) { c.ForcedToolPrefillFails = d == api.Chat },
+				orchestrator: func(o *Orchestrator) { o.Binder.Config.EnforceDisaggregation = true },
+			})
+			forced := f.asks(d, tool+more(d, false))
+			forced.ForcedTool = true
+			if got := f.served(forced); got.Prefill != "" || got.Decode != f.server(f.decode[0]).ID() {
+				t.Errorf("served by %q and %q", got.Prefill, got.Decode)
+			}
+			if got := f.served(f.asks(d, more(d, false))); got.Prefill == "" {
+				t.Error("the next request, which a pair can serve, was decoded alone")
+			}
+			f.nothingIsLeft()
+		})
+	}
+}
+
 // A pair answers as one engine alone would; which servers served it, what it took and why it
 // went there is known afterwards, and nothing is held any more.
 func TestRun_APairAnswersAsOneEngineAlone(t *testing.T) {

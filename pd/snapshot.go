@@ -192,13 +192,14 @@ type requestKind struct {
 	dialect       *api.Dialect
 	aggregated    bool
 	mustAggregate bool
+	oneToken      bool // fails at it
 	proxied       bool
 	subset        *pools.Subset
 	samples       bool // several
 }
 
 func requestKindOf(r *bindRequest) requestKind {
-	return requestKind{model: r.req.Model, dialect: r.req.Dialect, aggregated: r.req.Aggregated, mustAggregate: r.tried.mustAggregate, proxied: r.req.proxied, subset: r.req.Subset, samples: r.req.Samples > 1}
+	return requestKind{model: r.req.Model, dialect: r.req.Dialect, aggregated: r.req.Aggregated, mustAggregate: r.tried.mustAggregate, oneToken: r.tried.failsAtOneToken, proxied: r.req.proxied, subset: r.req.Subset, samples: r.req.Samples > 1}
 }
 
 // setEligibility writes how each server may serve the request.
@@ -248,20 +249,21 @@ func (sn *Snapshotter) readyFor(r *bindRequest, v *snapshot, s *pools.Server, at
 // mayPair reports whether the request may run on a pair with the server. Engines that
 // cannot serve a request whole always run as pairs.
 func (sn *Snapshotter) mayPair(r *bindRequest, s *pools.Server, at *serverFacts) bool {
-	givenUp := r.tried.mustAggregate && at.by.Aggregated && !sn.enforced(r.req, s, at.by)
+	givenUp := r.tried.mustAggregate && at.by.Aggregated && !sn.enforced(r, s, at.by)
 	return pairable(r.req, at.by) && !givenUp
 }
 
 // mayAggregate reports whether the decode server may serve the request by itself: what
 // is no generation any server answers.
 func (sn *Snapshotter) mayAggregate(r *bindRequest, s *pools.Server, at *serverFacts) bool {
-	return (at.by.Aggregated || !r.req.Dialect.Split) && !sn.enforced(r.req, s, at.by)
+	return (at.by.Aggregated || !r.req.Dialect.Split) && !sn.enforced(r, s, at.by)
 }
 
 // enforced reports whether the server must leave the request's prompt to a prefill
-// server. Several samples of a prompt cannot share a hand-off and run whole all the same.
-func (sn *Snapshotter) enforced(req *Request, s *pools.Server, by *connector.Connector) bool {
-	return sn.Config.EnforceDisaggregation && s.Role == pools.Decode && !req.Aggregated && pairable(req, by)
+// server. Several samples of a prompt cannot share a hand-off, and some calls that are demanded fail at one
+// token: they run whole all the same.
+func (sn *Snapshotter) enforced(r *bindRequest, s *pools.Server, by *connector.Connector) bool {
+	return sn.Config.EnforceDisaggregation && s.Role == pools.Decode && !r.req.Aggregated && !r.tried.failsAtOneToken && pairable(r.req, by)
 }
 
 // pairable reports whether a connector has pairs for the request's API and its samples. A proxy sends one leg:
