@@ -94,7 +94,8 @@ func configurationDoc() string {
 Every setting is a flag of "tandem serve" and, under the same name, a key of the
 YAML file given with -c. Flags win over the file. An unknown key is an error that
 names its line. The servers are read again on SIGHUP and when the file changes;
-other settings need a restart, which the log then says.
+other settings need a restart, which the log then says. Files that settings name are
+read again where the setting says so.
 
 This page is generated: bin/tandem-lab docs.
 `)

@@ -1,6 +1,8 @@
 package serving
 
 import (
+	"sync"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
@@ -8,10 +10,13 @@ import (
 
 // FileReloads is, for Prometheus, whether this gateway runs with what its files say. A file has series once it was read.
 type FileReloads struct {
-	successful     *prometheus.GaugeVec
-	succeededAt    *prometheus.GaugeVec
-	waitForRestart prometheus.Gauge
-	certificates   *certificateEnds
+	successful   *prometheus.GaugeVec
+	succeededAt  *prometheus.GaugeVec
+	needRestart  prometheus.Gauge
+	certificates *certificateEnds
+
+	mu      sync.Mutex     // guards the rest
+	waiting map[string]int // settings that take effect at the next start, by the file that says so
 }
 
 // NewFileReloads returns that of no file.
@@ -25,15 +30,16 @@ func NewFileReloads() *FileReloads {
 		succeededAt: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "tandem_file_reload_success_timestamp_seconds", Help: "When the file was last read and could be used, in Unix time, by file as tandem_file_reload_successful.",
 		}, []string{"file"}),
-		waitForRestart: prometheus.NewGauge(prometheus.GaugeOpts{
+		waiting: make(map[string]int),
+		needRestart: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "tandem_settings_need_restart",
-			Help: "Settings of the configuration file that differ from those in use and take effect at the next start; of the file as it could last be used. The log names them.",
+			Help: "Settings that differ from those in use and take effect at the next start: of the configuration file as it could last be used, and kv-secret-file. The log names them.",
 		}),
 	}
 }
 
 func (r *FileReloads) collectors() []prometheus.Collector {
-	return []prometheus.Collector{r.successful, r.succeededAt, r.waitForRestart, r.certificates}
+	return []prometheus.Collector{r.successful, r.succeededAt, r.needRestart, r.certificates}
 }
 
 // Describe implements prometheus.Collector.
@@ -58,6 +64,18 @@ func (r *FileReloads) record(file string, err error) {
 	}
 	r.successful.WithLabelValues(file).Set(1)
 	r.succeededAt.WithLabelValues(file).SetToCurrentTime()
+}
+
+// waitForRestart takes how many settings of a file take effect at the next start.
+func (r *FileReloads) waitForRestart(file string, settings int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting[file] = settings
+	all := 0
+	for _, n := range r.waiting {
+		all += n
+	}
+	r.needRestart.Set(float64(all))
 }
 
 // watchCertificates records what becomes of the certificates of all ports.

@@ -60,7 +60,7 @@ func (c *localityConfig) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.index.GuessLife, "kv-guess-life", c.index.GuessLife, "time that such a guess is believed after the predicted end of the computation")
 	fs.DurationVar(&c.snapshots, "kv-snapshot", c.snapshots,
 		"time between two snapshots of what is known, kept in Redis for replicas that start")
-	fs.StringVar(&c.secretFile, "kv-secret-file", c.secretFile, "`file` with a secret that keys the block hashes; the same for all replicas")
+	fs.StringVar(&c.secretFile, "kv-secret-file", c.secretFile, "`file` with a secret that keys the block hashes; the same for all replicas, which else do not tell each other what servers hold; a new one takes effect at a restart")
 }
 
 func (c *localityConfig) validate() error {
@@ -181,15 +181,34 @@ func (c *localityConfig) withEvents(s pools.Spec) pools.Spec {
 	return s
 }
 
-// locate makes what knows which server holds which KV.
-func (n *Node) locate(transport http.RoundTripper, reg prometheus.Registerer) error {
-	secret, err := secretfile.Read("kv-secret-file", n.cfg.kv.secretFile)
+func (c *localityConfig) secret() (string, error) {
+	return secretfile.Read("kv-secret-file", c.secretFile)
+}
+
+// compareKVSecret says whether the file holds another secret than that which keys the hashes. What the index holds cannot
+// be hashed anew without its tokens: a gateway has one secret from its start to its end.
+func (n *Node) compareKVSecret() error {
+	secret, err := n.cfg.kv.secret()
 	if err != nil {
 		return err
 	}
-	cfg := n.cfg.kv.index
-	cfg.Secret = secret
-	index, err := kvstate.New(cfg)
+	var changed []string
+	if secret != n.cfg.kv.index.Secret {
+		changed = []string{"kv-secret-file"}
+	}
+	n.waitForRestart("kv-secret-file", changed)
+	return nil
+}
+
+// locate makes what knows which server holds which KV.
+func (n *Node) locate(transport http.RoundTripper, reg prometheus.Registerer) error {
+	n.kvSecretLoaded = contentHash(n.cfg.kv.secretFile) // before it is read, so that no change is missed
+	secret, err := n.cfg.kv.secret()
+	if err != nil {
+		return err
+	}
+	n.cfg.kv.index.Secret = secret
+	index, err := kvstate.New(n.cfg.kv.index)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -393,4 +395,25 @@ func TestLocality_WhatOneReplicaLearnsTheOtherKnows(t *testing.T) {
 		d := b.get("/debug/decisions/" + got.header.Get("X-Request-Id")).body
 		return strings.Contains(d, "prefill_cached")
 	})
+}
+
+// A secret of block hashes that is replaced in its file is another one than that which gateways that start from now on
+// have, and they do not tell each other what servers hold: it waits for a restart, which an operator must hear of.
+func TestKVSecret_ThatIsReplacedWaitsForARestart(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "secret")
+	write(t, file, "canary-old\n")
+	var log testlog.Buffer
+	c := newCluster(t, shape{prefill: 1, decode: 1, log: &log, config: func(cfg *config) { cfg.kv.secretFile = file }})
+	wait := func() float64 { return c.metric("tandem_settings_need_restart") }
+	if n := wait(); n != 0 {
+		t.Errorf("%v settings wait for a restart at first", n)
+	}
+	write(t, file, "canary-new\n")
+	eventually(t, "it waits for a restart", func() bool { return wait() == 1 && strings.Contains(log.String(), "kv-secret-file") })
+	write(t, file, "canary-old\n")
+	eventually(t, "the old one is in use", func() bool { return wait() == 0 })
+	if strings.Contains(log.String(), "canary") {
+		t.Error("the log tells of a secret")
+	}
 }

@@ -64,6 +64,8 @@ type Node struct {
 	tracing      *sdktrace.TracerProvider
 	reloads      *FileReloads
 	secrets      secrets
+
+	kvSecretLoaded []byte // hash of kv-secret-file as it was at the start
 }
 
 // New wires a gateway with settings, by the names of their flags, and servers, and binds its

@@ -49,10 +49,7 @@ func (n *Node) reload(next config) error {
 	}
 	n.discovery.dns.SetNames(next.names())
 	names := restartNeeded(n.cfg, next)
-	n.reloads.waitForRestart.Set(float64(len(names)))
-	if len(names) > 0 {
-		n.log.Warn("settings changed that need a restart", "settings", names)
-	}
+	n.waitForRestart("configuration", names)
 	listed := next.listed()
 	n.log.Info("configuration reloaded", append([]any{"servers", len(next.specs())}, changesOf(n.discovery.listed, listed).fields()...)...)
 	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
@@ -74,4 +71,12 @@ func (n *Node) reloadKeys() error {
 	count, tenants := keys.Len()
 	n.log.Info("keys reloaded", "keys", count, "tenants", tenants)
 	return nil
+}
+
+// waitForRestart says which settings of a file take effect at the next start.
+func (n *Node) waitForRestart(file string, settings []string) {
+	n.reloads.waitForRestart(file, len(settings))
+	if len(settings) > 0 {
+		n.log.Warn("settings changed that need a restart", "settings", settings)
+	}
 }

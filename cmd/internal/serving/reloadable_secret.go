@@ -2,7 +2,6 @@ package serving
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 
 	"github.com/tandem-gateway/tandem/cmd/internal/secretfile"
@@ -51,24 +50,20 @@ func (c *config) secrets() (s secrets, err error) {
 }
 
 // followSecrets takes over what changes in files of secrets until the context ends. Those of Redis are read for each
-// connection: of them it says that there is another one.
+// connection: of them it says that there is another one. A new secret of block hashes waits for a restart.
 func (n *Node) followSecrets(ctx context.Context) {
-	var follows sync.WaitGroup
+	var stops []func()
 	follow := func(setting, file string, loaded []byte, readAgain func() error) {
 		if file == "" {
 			return
 		}
-		stop := n.follow(ctx, setting, file, loaded, func() error {
+		stops = append(stops, n.follow(ctx, setting, file, loaded, func() error {
 			if err := readAgain(); err != nil {
 				return err
 			}
 			n.log.Info("secret reloaded", "setting", setting)
 			return nil
-		})
-		follows.Go(func() {
-			<-ctx.Done()
-			stop()
-		})
+		}))
 	}
 	for _, s := range []*reloadableSecret{n.secrets.engineKey, n.secrets.handoffKey, n.secrets.adminToken} {
 		follow(s.setting, s.file, s.loaded, s.readAgain)
@@ -79,5 +74,11 @@ func (n *Node) followSecrets(ctx context.Context) {
 			return err
 		})
 	}
-	follows.Wait()
+	if file := n.cfg.kv.secretFile; file != "" {
+		stops = append(stops, n.follow(ctx, "kv-secret-file", file, n.kvSecretLoaded, n.compareKVSecret))
+	}
+	<-ctx.Done()
+	for _, stop := range stops {
+		stop()
+	}
 }
