@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -278,6 +279,17 @@ func TestDescribe_AddressesAreNotLookedUp(t *testing.T) {
 }
 
 // A caller that waits for the first lookup waits for the time of one at most.
+func TestOf_AddressesAreOfOneForm(t *testing.T) {
+	for host, want := range map[string][]netip.Addr{
+		"localhost": {loopback}, "127.0.0.1": {loopback}, "::1": {loopback}, "[::ffff:10.0.0.7]": {netip.MustParseAddr("10.0.0.7")},
+		"10.0.0.7": {netip.MustParseAddr("10.0.0.7")}, "nobody.invalid": nil,
+	} {
+		if got := Of(t.Context(), host); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", host, got, want)
+		}
+	}
+}
+
 func TestBook_AwaitFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBook()

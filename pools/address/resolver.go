@@ -83,6 +83,19 @@ func machineAddresses() []netip.Addr {
 	return all
 }
 
+// Of is the addresses of a host, in the form in which they are compared; none where it cannot be resolved.
+func Of(ctx context.Context, host string) (all []netip.Addr) {
+	if ip, literal := literalAddress(host); literal {
+		return []netip.Addr{ip}
+	}
+	for _, ip := range lookupName(ctx, net.DefaultResolver, host) {
+		if ip = plainAddress(ip); !slices.Contains(all, ip) {
+			all = append(all, ip)
+		}
+	}
+	return all
+}
+
 // Describe names hosts, each with its addresses.
 func Describe(ctx context.Context, hosts []string) string {
 	var parts []string

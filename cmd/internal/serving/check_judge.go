@@ -33,6 +33,7 @@ func judge(cfg *config, keys *access.Keys, answers []checkedServer) (faults []er
 			published = append(published, a.probed.Health().Models...)
 		}
 	}
+	warnings = append(warnings, sameEngines(answers)...)
 	wrong, unused := sharedEventAddresses(up)
 	faults, warnings = append(faults, wrong...), append(warnings, unused...)
 	wrong, unused = cfg.kv.checkTokenizers(published)

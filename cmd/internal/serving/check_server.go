@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"text/tabwriter"
 
@@ -24,6 +25,7 @@ type checkedServer struct {
 	events error  // of its KV events: what does not answer at their addresses
 	orca   error  // of the OpenRcaService that its configuration names
 	hosts  string // from which its hand-offs may come; empty: it makes none
+	places []netip.AddrPort
 }
 
 // checkedAtOnce is how many servers are asked at a time: of thousands at once healthy ones would not answer in time,
@@ -57,6 +59,7 @@ func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writ
 				answer.scheme = wrongScheme(ctx, spec.URL, cfg.pools.ProbeTimeout)
 			}
 		})
+		asked.Go(func() { answer.places = placesOf(ctx, spec.URL) })
 		if spec.ORCA != "" {
 			asked.Go(func() { answer.orca = load.TryORCA(ctx, spec.ORCA, cfg.pools.ProbeTimeout) })
 		}

@@ -502,6 +502,32 @@ func TestCheck_NamesServersWithOneAddressOfKVEvents(t *testing.T) {
 	}
 }
 
+// One engine under two names is two servers, so that what it can take is counted twice; ranks of one are no two engines.
+func TestCheck_NamesAnEngineUnderTwoNames(t *testing.T) {
+	t.Parallel()
+	first, second := startTestEngine(t, engine.RoleBoth, nil), startTestEngine(t, engine.RoleBoth, nil)
+	named := strings.Replace(first.URL(), "127.0.0.1", "localhost", 1)
+	zero, one := 0, 1
+	for name, x := range map[string]struct {
+		prefill, decode serverEntry
+		warned          bool
+	}{
+		"two engines":         {serverEntry{URL: first.URL()}, serverEntry{URL: second.URL()}, false},
+		"an address, a name":  {serverEntry{URL: first.URL()}, serverEntry{URL: named}, true},
+		"two ranks":           {serverEntry{URL: first.URL(), Rank: &zero}, serverEntry{URL: named, Rank: &one}, false},
+		"one rank":            {serverEntry{URL: first.URL(), Rank: &one}, serverEntry{URL: named, Rank: &one}, true},
+		"all, and one of all": {serverEntry{URL: first.URL()}, serverEntry{URL: named, Rank: &one}, true},
+	} {
+		fault, printed := checked(t, func(cfg *config) {
+			cfg.servers[0].add(x.prefill)
+			cfg.servers[1].add(x.decode)
+		})
+		if fault != "" || strings.Contains(printed, oneEngine) != x.warned || strings.Contains(printed, "WARN") != x.warned {
+			t.Errorf("%s: %q\n%s", name, fault, printed)
+		}
+	}
+}
+
 func TestServe_WarnsOfAnEngineThatWantsAKey(t *testing.T) {
 	t.Parallel()
 	locked := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
