@@ -151,10 +151,14 @@ func (s *Server) RecordAdapterLoad(a Adapter, base Model, took time.Duration) {
 	})
 }
 
-// RecordFailedAdapterLoad counts an adapter that the server did not load, RecordAdapterUnload
-// one that it has unloaded.
+// RecordFailedAdapterLoad counts an adapter that the server did not load.
 func (s *Server) RecordFailedAdapterLoad() { s.loadRequests.failed.Add(1) }
-func (s *Server) RecordAdapterUnload()     { s.loadRequests.unloaded.Add(1) }
+
+// RecordAdapterUnload records that the server has unloaded an adapter.
+func (s *Server) RecordAdapterUnload(name string) {
+	s.loadRequests.unloaded.Add(1)
+	s.loadRequests.forget(name)
+}
 
 // ForgetModel takes a model from what the server is known to serve.
 func (s *Server) ForgetModel(id string) {

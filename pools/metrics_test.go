@@ -65,7 +65,7 @@ func TestCollector_ShowsTheFleet(t *testing.T) {
 		d1.ProbePassed(d1.Health(), models("m ada<m eve<m"), time.Now())
 		d1.RecordAdapterLoad(Adapter{Name: "law"}, Model{ID: "m"}, time.Second)
 		d1.RecordAdapterLoad(Adapter{Name: "law"}, Model{ID: "m"}, time.Second)
-		d1.RecordAdapterUnload()
+		d1.RecordAdapterUnload("ada")
 		adapted := claim(t, d1, Decode, curve.Work{})
 		adapted.Prepare("law") // it has it
 		adapted.Release()

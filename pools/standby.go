@@ -69,13 +69,14 @@ type LoadRequests struct {
 	pending map[string]*readiness
 	inUse   map[string]int       // leases that hold it
 	used    map[string]time.Time // when it was last taken or given back
+	found   map[string]time.Time // when it was first found on the server, of those not in used
 	refused map[string]time.Time // until when an adapter is not asked for again
 }
 
 func newLoadRequests() *LoadRequests {
 	return &LoadRequests{
 		pending: make(map[string]*readiness), inUse: make(map[string]int), used: make(map[string]time.Time),
-		refused: make(map[string]time.Time), due: make(chan struct{}, 1),
+		found: make(map[string]time.Time), refused: make(map[string]time.Time), due: make(chan struct{}, 1),
 	}
 }
 
@@ -164,15 +165,27 @@ func (r *LoadRequests) close() {
 }
 
 // LastUse returns when an adapter was last taken or given back, and by how many
-// leases it is held. One that is seen for the first time counts as taken now, since
+// leases it is held. One that is found for the first time counts as taken then, since
 // another gateway may use it.
 func (r *LoadRequests) LastUse(name string, now time.Time) (at time.Time, held int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.used[name].IsZero() {
-		r.used[name] = now
+	if at, used := r.used[name]; used {
+		return at, r.inUse[name]
 	}
-	return r.used[name], r.inUse[name]
+	if _, known := r.found[name]; !known {
+		r.found[name] = now
+	}
+	return r.found[name], r.inUse[name]
+}
+
+// forget lets an adapter that the server has no more count as found anew when it is there again: then another
+// gateway had it loaded, and uses it.
+func (r *LoadRequests) forget(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.used, name)
+	delete(r.found, name)
 }
 
 // WakeRequests are the requests that wait for a server to be awake. Package standby wakes it.

@@ -111,7 +111,7 @@ func (m *adapterManager) unload(ctx context.Context, name string) error {
 		m.log.Warn("adapter not unloaded", "adapter", name, "error", err.Error())
 		return err
 	}
-	m.server.RecordAdapterUnload()
+	m.server.RecordAdapterUnload(name)
 	m.log.Info("adapter unloaded", "adapter", name)
 	return nil
 }

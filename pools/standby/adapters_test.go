@@ -267,3 +267,23 @@ func TestAdapterManager_UnloadIdle(t *testing.T) {
 		}
 	})
 }
+
+// An adapter that is on a server again after it was unloaded was loaded by another gateway, which uses it: this one, to
+// which no request for it comes, leaves it there for as long as one that it has just used.
+func TestAdapterManager_WhatAnotherGatewayLoadsAgainIsNotIdleAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, m, engines := managed(t, func(cfg *pools.AdapterConfig) { cfg.Idle = time.Minute }, "ada")
+		prepared(t, m.server, "ada").Release()
+		time.Sleep(time.Minute + 1)
+		m.unloadIdle(t.Context(), time.Now())
+		engines.took(t, "a minute without a request", "10.0.0.1 /v1/unload_lora_adapter ada")
+		m.server.ProbePassed(m.server.Health(), []pools.Model{{ID: "m"}, {ID: "ada", Parent: "m"}}, time.Now())
+		m.unloadIdle(t.Context(), time.Now())
+		time.Sleep(time.Minute)
+		m.unloadIdle(t.Context(), time.Now())
+		engines.took(t, "it is there again")
+		time.Sleep(1)
+		m.unloadIdle(t.Context(), time.Now())
+		engines.took(t, "and a minute has gone", "10.0.0.1 /v1/unload_lora_adapter ada")
+	})
+}
