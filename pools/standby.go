@@ -70,13 +70,14 @@ type LoadRequests struct {
 	inUse   map[string]int       // leases that hold it
 	used    map[string]time.Time // when it was last taken or given back
 	found   map[string]time.Time // when it was first found on the server, of those not in used
+	others  map[string]time.Time // when another gateway last said that it uses it
 	refused map[string]time.Time // until when an adapter is not asked for again
 }
 
 func newLoadRequests() *LoadRequests {
 	return &LoadRequests{
 		pending: make(map[string]*readiness), inUse: make(map[string]int), used: make(map[string]time.Time),
-		found: make(map[string]time.Time), refused: make(map[string]time.Time), due: make(chan struct{}, 1),
+		found: make(map[string]time.Time), others: make(map[string]time.Time), refused: make(map[string]time.Time), due: make(chan struct{}, 1),
 	}
 }
 
@@ -179,6 +180,36 @@ func (r *LoadRequests) LastUse(name string, now time.Time) (at time.Time, held i
 	return r.found[name], r.inUse[name]
 }
 
+// LastUseOfAll is LastUse by this gateway or another, as far as others report it.
+func (r *LoadRequests) LastUseOfAll(name string, now time.Time) time.Time {
+	own, _ := r.LastUse(name, now)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if of := r.others[name]; of.After(own) {
+		return of
+	}
+	return own
+}
+
+// RecordOthersUse records that another gateway uses an adapter on the server.
+func (r *LoadRequests) RecordOthersUse(name string, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.others[name] = now
+}
+
+// UsedSince are the adapters that this gateway holds, or took or gave back since a time.
+func (r *LoadRequests) UsedSince(since time.Time) (names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, at := range r.used {
+		if r.inUse[name] > 0 || !at.Before(since) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // forget lets an adapter that the server has no more count as found anew when it is there again: then another
 // gateway had it loaded, and uses it.
 func (r *LoadRequests) forget(name string) {
@@ -186,6 +217,7 @@ func (r *LoadRequests) forget(name string) {
 	defer r.mu.Unlock()
 	delete(r.used, name)
 	delete(r.found, name)
+	delete(r.others, name)
 }
 
 // WakeRequests are the requests that wait for a server to be awake. Package standby wakes it.

@@ -58,9 +58,8 @@ func (m *adapterManager) makeRoom(ctx context.Context, now time.Time) error {
 			return errAdapterRoom
 		}
 		oldest := slices.MinFunc(idle, func(a, b string) int {
-			usedA, _ := m.server.LoadRequests().LastUse(a, now)
-			usedB, _ := m.server.LoadRequests().LastUse(b, now)
-			return usedA.Compare(usedB)
+			requests := m.server.LoadRequests()
+			return requests.LastUseOfAll(a, now).Compare(requests.LastUseOfAll(b, now))
 		})
 		if err := m.unload(ctx, oldest); err != nil {
 			return err
@@ -74,7 +73,7 @@ func (m *adapterManager) unloadIdle(ctx context.Context, now time.Time) {
 		return
 	}
 	for _, name := range m.idle(m.loaded(), now) {
-		if used, _ := m.server.LoadRequests().LastUse(name, now); now.Sub(used) > m.cfg.Idle {
+		if now.Sub(m.server.LoadRequests().LastUseOfAll(name, now)) > m.cfg.Idle {
 			_ = m.unload(ctx, name) // logged there; the next look tries again
 		}
 	}

@@ -25,6 +25,7 @@ type sharing struct {
 	redis      redis.UniversalClient // nil: this gateway is alone, and so are all below
 	replicas   *replicas.Exchange
 	gpuArbiter *standby.Arbiter
+	adapters   *standby.AdapterUses
 	quotas     *access.QuotaSync
 	drains     *drainsync.Sync
 	gateways   *peers.Directory
@@ -45,6 +46,7 @@ func (n *Node) joinReplicas(reg prometheus.Registerer) (err error) {
 	}
 	n.sharing.replicas = replicas.NewExchange(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.instance, n.log)
 	n.sharing.gpuArbiter = standby.NewArbiter(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.instance, n.log)
+	n.sharing.adapters = standby.NewAdapterUses(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.instance, n.log)
 	n.sharing.quotas = access.NewQuotaSync(n.sharing.redis, n.cfg.redis.Prefix, n.instance, n.log)
 	n.sharing.drains = drainsync.New(n.fleet, n.sharing.redis, n.cfg.redis.Prefix, n.log)
 	reg.MustRegister(n.sharing.replicas)
@@ -76,6 +78,7 @@ func (s *sharing) run(ctx context.Context) {
 	var parts sync.WaitGroup
 	parts.Go(func() { s.replicas.Run(ctx) })
 	parts.Go(func() { s.gpuArbiter.Run(ctx) })
+	parts.Go(func() { s.adapters.Run(ctx) })
 	parts.Go(func() { s.tokenSync.Run(ctx) })
 	parts.Go(func() { s.modelSync.Run(ctx) })
 	parts.Go(func() { s.textSync.Run(ctx) })
