@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -223,7 +224,8 @@ type ChoiceStatus struct {
 	Waited            float64          `json:"waited_ms"`     // until it was chosen, since the request arrived
 	TTFT              float64          `json:"ttft_slo_ms,omitempty"`
 	ITL               float64          `json:"itl_slo_ms,omitempty"`
-	Price             float64          `json:"price"` // seconds that a second of prefill cost waiting requests
+	Price             float64          `json:"price"`           // seconds that a second of prefill cost waiting requests
+	Among             string           `json:"among,omitempty"` // how many servers there were, where not all are remembered
 	AggregatedBecause string           `json:"alone_because,omitempty"`
 	Differ            string           `json:"differ,omitempty"`      // what keeps servers from making a pair
 	FirstToken        string           `json:"first_token,omitempty"` // what became of prefill's, and why
@@ -292,6 +294,15 @@ func describeMeasured(m *decision.Measured) MeasuredStatus {
 	}
 }
 
+// among says how many servers a choice was among, where not all of them are remembered.
+func among(f *cost.Candidates) string {
+	prefills, decodes := f.Count()
+	if prefills == len(f.Prefill) && decodes == len(f.Decode) {
+		return ""
+	}
+	return fmt.Sprintf("%d prefill and %d decode servers, of which %d and %d are remembered", prefills, decodes, len(f.Prefill), len(f.Decode))
+}
+
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func describeDecision(cost *cost.Model, d decision.Record, alternatives int) DecisionStatus {
@@ -300,7 +311,7 @@ func describeDecision(cost *cost.Model, d decision.Record, alternatives int) Dec
 		c := &d.Choices[i]
 		status := ChoiceStatus{
 			PromptTokens: c.Demand.PromptTokens, OutputTokens: c.Demand.OutputTokens, AggregatedBecause: c.Reason, Differ: c.Mismatch,
-			Waited: ms(c.Demand.Waited), TTFT: ms(c.Demand.TTFT), ITL: ms(c.Demand.ITL), Price: c.Chosen.Price,
+			Waited: ms(c.Demand.Waited), TTFT: ms(c.Demand.TTFT), ITL: ms(c.Demand.ITL), Price: c.Chosen.Price, Among: among(&c.Candidates),
 			FirstToken: c.FirstToken.String(), AnswerKV: describeAnswerKV(c.AnswerKV), Fetch: c.Fetch.String(), Panic: c.Panic, Outcome: c.Outcome,
 			Tokens: TokensStatus{
 				Known: c.Prompt.Tokens, Whole: c.Prompt.Whole, By: string(c.Prompt.By),

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/gateway/peers"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -279,6 +280,18 @@ func TestDescribeMeasured(t *testing.T) {
 	})
 	if *got.Prefill != 0 || *got.Transfer != 2 || *got.FirstToken != 3 || *got.Whole != 4 || *got.PromptTokens != 5 || *got.CachedTokens != 0 || *got.OutputTokens != 7 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// An operator is told how many servers a choice was among, where only some of them are remembered.
+func TestDescribeDecision_SaysWhatIsNotRemembered(t *testing.T) {
+	few := cost.Candidates{Prefill: make([]cost.Candidate, 3), Decode: make([]cost.Candidate, 2)}
+	if got := among(&few); got != "" {
+		t.Errorf("all are remembered: %q", got)
+	}
+	few.Whole = &cost.Whole{Prefills: 256, Decodes: 128}
+	if got := among(&few); got != "256 prefill and 128 decode servers, of which 3 and 2 are remembered" {
+		t.Errorf("%q", got)
 	}
 }
 

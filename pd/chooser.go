@@ -194,7 +194,8 @@ func (ch *Chooser) homeAfter(r *bindRequest, chosen *cost.Alternative, now time.
 	return home
 }
 
-// recordBinding notes why a request's servers were chosen, and counts it. It keeps the snapshot's candidates.
+// recordBinding notes why a request's servers were chosen, and counts it. It keeps the snapshot's candidates where they
+// are few.
 func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now time.Time) {
 	ch.deadlineProbes.Observe(r.base, now)
 	ch.recordHits(b, v)
@@ -203,9 +204,10 @@ func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now ti
 	ch.sessions.Observe(r.session(), home, now)
 	ch.turns.Observe(own, home, now)
 	b.reason = r.aloneReason(v, b.chosen)
+	demand := ch.demand(r, now)
 	if b.chosen.Prefill == "" {
 		ch.Metrics.aggregated.WithLabelValues(b.reason).Inc()
-	} else if alone, ok := ch.Cost.Aggregated(ch.demand(r, now), &v.candidates); ok {
+	} else if alone, ok := ch.Cost.Aggregated(demand, &v.candidates); ok {
 		b.aggregated = alone.Terms
 	}
 	mismatch := ""
@@ -213,7 +215,7 @@ func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now ti
 		mismatch = v.pairMismatch(r.base)
 	}
 	b.choice = decision.Choice{
-		Demand: ch.demand(r, now), Prompt: r.prefix.knowledge(), Candidates: v.candidates, Chosen: b.chosen, Reason: b.reason, Mismatch: mismatch,
+		Demand: demand, Prompt: r.prefix.knowledge(), Candidates: ch.Cost.Shortlist(demand, &v.candidates, &b.chosen), Chosen: b.chosen, Reason: b.reason, Mismatch: mismatch,
 		Panic: v.ignoreBreakers || v.prefillPanic || v.decodePanic,
 	}
 }

@@ -288,8 +288,10 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 	case w.request.remote:
 		q.d.ch.deadlineProbes.Observe(q.base, now)
 	default:
-		seen := q.snapshot // with the servers as they were before
-		seen.candidates.Prefill, seen.candidates.Decode = slices.Clone(seen.candidates.Prefill), slices.Clone(seen.candidates.Decode)
+		seen := q.snapshot            // with the servers as they were before
+		if seen.candidates.AreFew() { // and are kept
+			seen.candidates.Prefill, seen.candidates.Decode = slices.Clone(seen.candidates.Prefill), slices.Clone(seen.candidates.Decode)
+		}
 		seen.candidates.RecordOrder(&q.servers)
 		q.d.ch.recordBinding(w.request, &seen, b, now)
 	}

@@ -95,6 +95,8 @@ type Candidates struct {
 	StreamDiscount  float64
 	KVPrice         float64
 
+	Whole *Whole // that these are a shortlist of; nil: they are all
+
 	// reference is the mean of the prefill servers' curves: the speed that others' waiting is
 	// priced at. At each server's own, the fastest would look cheapest to all requests, and
 	// all would wait for it. referenceStep is the seconds of prompts that make a step at that

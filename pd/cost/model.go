@@ -83,13 +83,14 @@ func (m *Model) PriceServers(f *Candidates, s *order.Servers) {
 		s.Prefill[i].Awaiting = n
 	}
 	for i := range f.Decode {
-		d := &f.Decode[i]
-		d.priceStep(&s.Decode[i])
-		if d.Group != 0 {
-			f.combineGroup(i, &s.Decode[i])
-		}
+		f.Decode[i].priceStep(&s.Decode[i])
 	}
-	s.CompareSteps()
+	f.combineGroups(s.Decode)
+	step := s.MeanStep()
+	if f.Whole != nil {
+		step = f.Whole.Step
+	}
+	s.CompareSteps(step)
 }
 
 // resized is a slice of n elements, whatever is in them.
@@ -134,23 +135,6 @@ const worthOfStep = 8
 func stepWork(c *curve.Curve, fullStep *curve.Features) float64 {
 	fixed := c.Fixed()
 	return min(worthOfStep*fixed, max(0, fullStep.On(c)-fixed))
-}
-
-// combineGroup makes a server's state that of its group: a step takes as long as on the
-// slowest, and all wait for each.
-func (f *Candidates) combineGroup(number int, state *order.DecodeState) {
-	own := state.Step
-	for i := range f.Decode {
-		d := &f.Decode[i]
-		if i == number || d.Group != f.Decode[number].Group {
-			continue
-		}
-		state.Running += d.Running
-		state.Step = max(state.Step, d.Step.Seconds(curve.StepFeatures(d.Running, d.KVUsed)))
-	}
-	if state.Step > own {
-		state.PerToken = 0
-	}
 }
 
 // PriceRequest writes what a request needs on each server of candidates that PriceServers has seen.
@@ -265,6 +249,9 @@ func (f *Candidates) endsWithBlock(r Demand) bool {
 
 // meanPrefill is the mean of the prefill servers' curves.
 func (f *Candidates) meanPrefill() (mean curve.Curve) {
+	if f.Whole != nil {
+		return f.Whole.Reference
+	}
 	share := 1 / float64(max(len(f.Prefill), 1))
 	for i := range f.Prefill {
 		curve := &f.Prefill[i].Prefill

@@ -27,6 +27,7 @@ func (f *Candidates) Pack(x *packing.Coder) {
 	x.Float(&f.AverageAwaiting)
 	x.Float(&f.StreamDiscount)
 	x.Float(&f.KVPrice)
+	f.packWhole(x)
 	has := f.Links != nil
 	if x.Bool(&has); !has {
 		return
@@ -37,6 +38,26 @@ func (f *Candidates) Pack(x *packing.Coder) {
 	x.Float(&f.Links.Fastest)
 	for p := range f.Prefill {
 		packRow(x, f.Links, p, len(f.Decode))
+	}
+}
+
+func (f *Candidates) packWhole(x *packing.Coder) {
+	has := f.Whole != nil
+	if x.Bool(&has); !has {
+		return
+	}
+	if x.Reads() {
+		f.Whole = new(Whole)
+	}
+	packing.Int(x, &f.Whole.Prefills)
+	packing.Int(x, &f.Whole.Decodes)
+	packCurve(x, &f.Whole.Reference)
+	x.Float(&f.Whole.Step)
+	for i := range packing.Slice(x, &f.Whole.Groups) {
+		g := &f.Whole.Groups[i]
+		packing.Int(x, &g.Number)
+		packing.Int(x, &g.Running)
+		x.Float(&g.Step)
 	}
 }
 

@@ -58,6 +58,19 @@ func (l *LinkTable) CopyPair(from *LinkTable, pair int) {
 	l.Fastest = from.SecondsPerByte[pair]
 }
 
+// Part is the links between some prefill and some decode servers, of so many.
+func (l *LinkTable) Part(prefills, decodes []int, all int) *LinkTable {
+	part := NewLinkTable(len(prefills), len(decodes))
+	part.Fastest = l.Fastest
+	for i, p := range prefills {
+		for j, d := range decodes {
+			at := i*len(decodes) + j
+			part.Latency[at], part.SecondsPerByte[at] = l.Latency[p*all+d], l.SecondsPerByte[p*all+d]
+		}
+	}
+	return part
+}
+
 // pairLinks are a run of pairs of the table: all of them, or those of one prefill server.
 type pairLinks struct{ latency, perByte []float64 }
 

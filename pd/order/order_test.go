@@ -210,7 +210,7 @@ func randomFleet(t *rapid.T) (*Servers, []*Ticket) {
 			Running: rapid.IntRange(0, 3).Draw(t, "running"), KVRoom: rapid.IntRange(0, 30_000).Draw(t, "room"), Protected: rapid.Bool().Draw(t, "protected"), Excluded: rapid.IntRange(0, 9).Draw(t, "unfit") == 0, GoesOn: rapid.Bool().Draw(t, "goes on"), Receiving: drawLinkUse(t, "receiving"),
 		})
 	}
-	s.CompareSteps()
+	s.CompareSteps(s.MeanStep())
 	for i := range s.Links.Latency {
 		s.Links.Latency[i] = rapid.Float64Range(0, 0.01).Draw(t, "latency")
 		s.Links.SecondsPerByte[i] = rapid.Float64Range(1e-11, 1e-9).Draw(t, "per byte")

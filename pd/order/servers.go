@@ -94,12 +94,16 @@ const expectedArrivals = 2
 // StepSeconds returns the length of a decode step with the request in the batch.
 func (d *DecodeState) StepSeconds(t *Ticket) float64 { return d.Step + d.PerToken*float64(t.Tokens) }
 
-// CompareSteps writes by how much the steps of decode servers are longer than their mean.
-func (s *Servers) CompareSteps() {
-	mean := 0.0
+// MeanStep is the seconds of a decode step, in the mean of all decode servers.
+func (s *Servers) MeanStep() (mean float64) {
 	for d := range s.Decode {
 		mean += s.Decode[d].Step / float64(len(s.Decode))
 	}
+	return mean
+}
+
+// CompareSteps writes by how much the steps of decode servers are longer than a mean.
+func (s *Servers) CompareSteps(mean float64) {
 	for d := range s.Decode {
 		s.Decode[d].Beyond = max(0, s.Decode[d].Step-mean)
 	}

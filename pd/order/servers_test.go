@@ -29,7 +29,7 @@ func TestDecodeState_RoomSeconds(t *testing.T) {
 // filled.
 func TestServers_CompareSteps(t *testing.T) {
 	s := &Servers{Decode: []DecodeState{{Step: 0.020}, {Step: 0.020}, {Step: 0.026}}}
-	s.CompareSteps()
+	s.CompareSteps(s.MeanStep())
 	for d, want := range []float64{0, 0, 0.004} {
 		if math.Abs(s.Decode[d].Beyond-want) > 1e-12 {
 			t.Errorf("server %d is %g s beyond the mean, want %g", d, s.Decode[d].Beyond, want)

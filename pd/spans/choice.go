@@ -55,13 +55,14 @@ func RecordChoice(span trace.Span, c *decision.Choice) {
 	}
 	terms := &c.Chosen.Terms
 	cached, _ := c.PredictedCache()
+	prefills, decodes := c.Candidates.Count()
 	if c.Chosen.Prefill != "" {
 		span.SetAttributes(attribute.String("tandem.prefill", c.Chosen.Prefill))
 	}
 	span.SetAttributes(
 		attribute.String("tandem.decode", c.Chosen.Decode),
-		attribute.Int("tandem.candidates.prefill", len(c.Candidates.Prefill)),
-		attribute.Int("tandem.candidates.decode", len(c.Candidates.Decode)),
+		attribute.Int("tandem.candidates.prefill", prefills),
+		attribute.Int("tandem.candidates.decode", decodes),
 		attribute.Int("tandem.prompt_tokens", c.Demand.PromptTokens),
 		attribute.Int("tandem.cached_tokens_predicted", cached),
 		seconds("tandem.ttft_predicted_seconds", terms.TTFT()),

@@ -117,6 +117,9 @@ func (p *printer) attempt(number int, a *gateway.ChoiceStatus) {
 		p.say("%s", wanted)
 	}
 	p.say("%s", knownText(&a.Tokens))
+	if a.Among != "" {
+		p.say("among %s", a.Among)
+	}
 	if a.AggregatedBecause != "" {
 		p.say("decode ran alone: %s", a.AggregatedBecause)
 	}

@@ -1,0 +1,114 @@
+package cost
+
+import (
+	"slices"
+
+	"github.com/tandem-gateway/tandem/pd/order"
+	"github.com/tandem-gateway/tandem/pools/curve"
+)
+
+// Listed is how many servers of each role a shortlist has. All pairs of eight and eight, and each of these alone, are more
+// alternatives than people are shown; and with more servers a decision is not packed (package decision).
+const Listed = 8
+
+// Whole is what prices depend on of all servers that a choice was among.
+type Whole struct {
+	Prefills, Decodes int
+	Reference         curve.Curve // the mean of the prefill servers'
+	Step              float64     // seconds of a decode step, in the mean of the servers
+	Groups            []Group
+}
+
+// Group is decode servers that step together, which takes as long as on the slowest.
+type Group struct {
+	Number  int
+	Running int
+	Step    float64 // seconds
+}
+
+func (g Group) compare(number int) int { return g.Number - number }
+
+// Count is how many servers of each role the choice was among, of which a shortlist has a few.
+func (f *Candidates) Count() (prefills, decodes int) {
+	if f.Whole != nil {
+		return f.Whole.Prefills, f.Whole.Decodes
+	}
+	return len(f.Prefill), len(f.Decode)
+}
+
+// AreFew reports whether a shortlist of the servers is they themselves.
+func (f *Candidates) AreFew() bool { return len(f.Prefill) <= Listed && len(f.Decode) <= Listed }
+
+// Shortlist is the servers on which a choice was likeliest to fall, at most Listed of each role, the chosen ones among
+// them: a copy, or all where they are few. Priced again, an alternative costs among them what it cost among all.
+func (m *Model) Shortlist(r Demand, f *Candidates, chosen *Alternative) Candidates {
+	few := *f
+	if f.AreFew() {
+		return few
+	}
+	w := pricings.Get().(*pricing)
+	defer pricings.Put(w)
+	w.put(m, r, f)
+	few.Whole = &Whole{Prefills: len(f.Prefill), Decodes: len(f.Decode), Reference: f.reference, Step: w.servers.MeanStep(), Groups: f.groups()}
+	pair := order.Pair{Prefill: order.Aggregated, Decode: IndexOf(f.Decode, chosen.Decode)}
+	if chosen.Prefill != "" {
+		pair.Prefill = IndexOf(f.Prefill, chosen.Prefill)
+	}
+	prefills, decodes := w.servers.Cheapest(&w.ticket, pair, chosen.Price, Listed)
+	few.Prefill, few.Decode, few.Awaiting = picked(f.Prefill, prefills), picked(f.Decode, decodes), picked(f.Awaiting, prefills)
+	few.Links = f.Links.Part(prefills, decodes, len(f.Decode))
+	return few
+}
+
+// picked are some elements of a list; none of an empty one.
+func picked[T any](all []T, numbers []int) []T {
+	if len(all) == 0 {
+		return nil
+	}
+	some := make([]T, len(numbers))
+	for i, n := range numbers {
+		some[i] = all[n]
+	}
+	return some
+}
+
+// groups are those in which decode servers step together.
+func (f *Candidates) groups() (all []Group) {
+	if f.Whole != nil {
+		return f.Whole.Groups
+	}
+	for i := range f.Decode {
+		d := &f.Decode[i]
+		if d.Group == 0 {
+			continue
+		}
+		at, known := slices.BinarySearchFunc(all, d.Group, Group.compare)
+		if !known {
+			all = slices.Insert(all, at, Group{Number: d.Group})
+		}
+		g := &all[at]
+		g.Running += d.Running
+		g.Step = max(g.Step, d.Step.Seconds(curve.StepFeatures(d.Running, d.KVUsed)))
+	}
+	return all
+}
+
+// combineGroups makes the state of each server that steps with others that of its group: a step takes as long as on the
+// slowest, and all wait for each.
+func (f *Candidates) combineGroups(states []order.DecodeState) {
+	groups := f.groups()
+	if len(groups) == 0 {
+		return
+	}
+	for d := range f.Decode {
+		at, is := slices.BinarySearchFunc(groups, f.Decode[d].Group, Group.compare)
+		if !is {
+			continue
+		}
+		state, own := &states[d], states[d].Step
+		state.Running = groups[at].Running
+		if state.Step = max(own, groups[at].Step); state.Step > own {
+			state.PerToken = 0
+		}
+	}
+}
