@@ -193,7 +193,7 @@ func TestChart_VariablesOfAPoolCount(t *testing.T) {
 // The gateway's program takes every flag that the chart gives it.
 func TestChart_GivesFlagsThatThereAre(t *testing.T) {
 	for _, name := range chartExamples(t) {
-		args := gatewayArgs(t, rendered(t, name, "tandem", "--set", "picker.fallbacks=2,picker.leaderOnly=true,redis.cluster=true,keysSecret=k,picker.plain=true,servers.services=a=b,servers.namespace=n,servers.connector=nixl"))
+		args := gatewayArgs(t, rendered(t, name, "tandem", "--set", "picker.fallbacks=2,picker.leaderOnly=true,redis.cluster=true,keysSecret=k,picker.plain=true,servers.services=a=b,servers.namespace=n,servers.connector=nixl,engines.trtllm.keySecret=k"))
 		printed, err := exec.Command("../../bin/tandem", append(args, "--help")...).CombinedOutput()
 		if len(args) < 8 || err != nil {
 			t.Errorf("%s: tandem %s: %v\n%s", name, strings.Join(args, " "), err, printed)
@@ -212,6 +212,51 @@ func TestChart_MountsFilesOfSettings(t *testing.T) {
 		if !found || !also || !strings.Contains(mounts, "- mountPath: /etc/engines\n              name: engines") || !strings.Contains(volumes, "- name: engines\n          secret:\n            secretName: engines") {
 			t.Errorf("--set %s: the pods do not have the file:\n%s", more, pod)
 		}
+	}
+}
+
+// With a Secret of the key of hand-offs the gateway signs by it, and TensorRT-LLM's servers of pairs get it in the file
+// that they read, of what the chart has written there before.
+func TestChart_HandoffsOfTensorRTAreSigned(t *testing.T) {
+	text := rendered(t, "trtllm", "tandem", "--set", "engines.trtllm.keySecret=handoffs,pools.whole.role=both")
+	if args := gatewayArgs(t, text); !slices.Contains(args, "--trtllm-key-file=/etc/tandem/trtllm/key") {
+		t.Errorf("the gateway has no key: %v", args)
+	}
+	for name, secrets := range map[string]int{"tandem": 1, "trtllm-context": 1, "trtllm-generation": 1, "whole": 0} {
+		if pod := podTemplate(t, text, name); strings.Count(pod, "secretName: handoffs") != secrets {
+			t.Errorf("the pods of %s have the Secret %d times:\n%s", name, secrets, pod)
+		}
+	}
+	var pod struct {
+		Spec struct {
+			Containers []struct{ Command, Args []string }
+		}
+	}
+	if err := yaml.Unmarshal([]byte(podTemplate(t, text, "trtllm-generation")), &pod); err != nil || len(pod.Spec.Containers) != 1 {
+		t.Fatalf("%d containers (%v)", len(pod.Spec.Containers), err)
+	}
+	dir := t.TempDir()
+	for file, content := range map[string]string{"config.yaml": "backend: pytorch\n", "key": "a+/=_-9\n", "trtllm-serve": "#!/bin/sh\necho \"$@\"\n"} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	command := slices.Concat(pod.Spec.Containers[0].Command, pod.Spec.Containers[0].Args)
+	for i := range command {
+		command[i] = strings.NewReplacer("/etc/trtllm-key/", dir+"/", "/etc/trtllm/", dir+"/", "/dev/shm/config.yaml", dir+"/all.yaml").Replace(command[i])
+	}
+	server := exec.Command(command[0], command[1:]...)
+	server.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+	if printed, err := server.CombinedOutput(); err != nil || !strings.HasPrefix(string(printed), "serve ") || !strings.Contains(string(printed), "--extra_llm_api_options="+dir+"/all.yaml") {
+		t.Errorf("the server is started by %s (%v)", printed, err)
+	}
+	content, err := os.ReadFile(filepath.Join(dir, "all.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var settings map[string]string
+	if err := yaml.Unmarshal(content, &settings); err != nil || settings["internal_request_auth_key"] != "a+/=_-9" || settings["backend"] != "pytorch" {
+		t.Errorf("the server reads %s (%v)", content, err)
 	}
 }
 

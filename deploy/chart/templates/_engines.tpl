@@ -189,13 +189,26 @@ lifecycle:
 {{- define "tandem.trtllm" -}}
 {{- $p := .pool }}
 {{- $together := int (include "tandem.tensorParallel" .) }}
+{{- $keyed := include "tandem.trtllmKeyed" . }}
+{{- if $keyed }}
+command:
+  - sh
+  - -c
+  # The key is in a Secret, and the server takes it from its file alone.
+  - |
+    umask 077
+    { cat /etc/trtllm/config.yaml && printf 'internal_request_auth_key: "%s"\n' "$(cat /etc/trtllm-key/key)"; } > /dev/shm/config.yaml || exit
+    exec trtllm-serve serve "$@"
+  - trtllm-serve
+{{- else }}
 command: [trtllm-serve, serve]
+{{- end }}
 args:
   - {{ $p.model }}
   - --host=0.0.0.0
   - --port=8000
   - --backend=pytorch
-  - --extra_llm_api_options=/etc/trtllm/config.yaml
+  - --extra_llm_api_options={{ ternary "/dev/shm" "/etc/trtllm" (ne $keyed "") }}/config.yaml
   {{- if gt $together 1 }}
   - --tp_size={{ $together }}
   {{- end }}
@@ -222,6 +235,11 @@ lifecycle:
   preStop:
     # The gateway sees that the pod goes; the server finishes what it has on SIGTERM.
     exec: {command: [sleep, "5"]}
+{{- end }}
+
+{{/* Whether the TensorRT-LLM servers of a pool take signed hand-offs alone: .root, .pool */}}
+{{- define "tandem.trtllmKeyed" -}}
+{{- if and .root.Values.engines.trtllm.keySecret (eq .pool.engine "trtllm") (ne .pool.role "both") }}true{{ end }}
 {{- end }}
 
 {{/* The file that a TensorRT-LLM server of a pair reads. */}}

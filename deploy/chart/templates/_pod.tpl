@@ -86,6 +86,9 @@ spec:
         {{- if eq $p.engine "trtllm" }}
         - {name: config, mountPath: /etc/trtllm, readOnly: true}
         {{- end }}
+        {{- if include "tandem.trtllmKeyed" . }}
+        - {name: key, mountPath: /etc/trtllm-key, readOnly: true}
+        {{- end }}
   volumes:
     - name: shm
       emptyDir: {medium: Memory, sizeLimit: {{ $p.sharedMemory }}}
@@ -98,5 +101,9 @@ spec:
     {{- if eq $p.engine "trtllm" }}
     - name: config
       configMap: {name: {{ .name }}}
+    {{- end }}
+    {{- if include "tandem.trtllmKeyed" . }}
+    - name: key
+      secret: {secretName: {{ .root.Values.engines.trtllm.keySecret }}}
     {{- end }}
 {{- end }}
