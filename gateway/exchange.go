@@ -218,11 +218,11 @@ func (x *exchange) accept(h header, body []byte, coding string) (req *pd.Request
 	if err = x.knownModel(req); err != nil {
 		return nil, err
 	}
-	x.predictPrompt(req)
 	x.traceRequest(req)
-	if req, err = x.salt(req); err != nil {
+	if req, err = x.salt(req); err != nil { // it may be a chat from here on
 		return nil, err
 	}
+	x.predictPrompt(req)
 	if costly {
 		return req, x.charge.ChargePrompt(req.PromptTokens, time.Now())
 	}

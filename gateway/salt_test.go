@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/pd/predict"
 )
 
 // Tenants' prompts go to engines with a salt of their own, which a client cannot choose.
@@ -68,6 +70,25 @@ func TestSalt_AMessageThatGoesOnAsAChat(t *testing.T) {
 	e.answer = response(200, "text/event-stream", `data: {"id":"1","model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"Hel"},"finish_reason":null}]}`+"\n\n"+`data: {"choices":[{"index":0,"delta":{"content":"lo"},"finish_reason":"abort"}]}`+"\n\ndata: [DONE]\n\n")
 	if got := g.ask("POST", "/v1/messages", streaming, as("ada")...); !strings.Contains(got.body, "event: error") {
 		t.Errorf("a stream that ends for no reason that messages have: %d %s", got.status, got.body)
+	}
+}
+
+// What answers show of prompts' lengths counts for a message that goes on as a chat, as it does for a chat.
+func TestSalt_AMessageThatGoesOnAsAChatIsAsLongAsOthersWere(t *testing.T) {
+	spec := alone(t)
+	spec.URL = listing(t, `{"data":[{"id":"m","owned_by":"vllm"}]}`)
+	e := &engines{answer: response(200, "application/json", strings.Replace(chat, `"prompt_tokens":2`, `"prompt_tokens":700`, 1))}
+	g := run(t, usual(t, "ada"), e.roundTrip, spec)
+	g.pd.Binder.Prompts = predict.NewPrompts()
+	predicted := 0
+	for range 3 {
+		if got := g.ask("POST", "/v1/messages", hello, as("ada")...); got.status != 200 || gjson.Get(got.body, "usage.input_tokens").Int() != 700 {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+		predicted = g.pd.Decisions.Newest(1)[0].Choices[0].Demand.PromptTokens
+	}
+	if predicted != 700 {
+		t.Errorf("the third is expected to have %d tokens, as the first two had 700", predicted)
 	}
 }
 
