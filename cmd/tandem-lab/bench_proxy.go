@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -48,7 +50,7 @@ func benchProxyCommand() *cobra.Command {
 	f.SortFlags = false
 	f.StringArrayVar(&opts.files, "proxies", nil, "`file` with more proxies; may be repeated")
 	f.StringArrayVar(&opts.only, "only", nil, "`names` of proxies: those whose name contains one; nginx and direct are measured in any case")
-	f.StringSliceVar(&cfg.Measures, "measures", nil, "`names` of measures: memory, memory-long, requests, latency, events, blast, long, sent, gone, idle; none: all")
+	f.StringSliceVar(&cfg.Measures, "measures", nil, "`names` of measures: "+strings.Join(proxybench.Measures(), ", ")+"; none: all")
 	f.IntVar(&cfg.Rounds, "rounds", cfg.Rounds, "times that each proxy is measured")
 	f.DurationVar(&cfg.Lasts, "for", cfg.Lasts, "time that one measure takes")
 	f.DurationVar(&cfg.Within, "within", cfg.Within, "time in which all rounds have to end; one that would not is left out; 0: no bound")
@@ -101,6 +103,11 @@ func (o *benchProxyOptions) proxies(cfg *proxybench.Config) (chosen []proxybench
 		}
 		all = append(all, more...)
 	}
+	for _, name := range o.only {
+		if !slices.ContainsFunc(all, func(p proxybench.Proxy) bool { return strings.Contains(p.Name, name) }) {
+			return nil, fmt.Errorf("--only %q: no proxy is named like it; there are %s", name, proxyNames(all))
+		}
+	}
 	for _, p := range all {
 		wanted := len(o.only) == 0 || p.Name == cfg.Baseline || p.Name == cfg.Direct
 		for _, name := range o.only {
@@ -111,6 +118,14 @@ func (o *benchProxyOptions) proxies(cfg *proxybench.Config) (chosen []proxybench
 		}
 	}
 	return chosen, nil
+}
+
+func proxyNames(all []proxybench.Proxy) string {
+	names := make([]string, len(all))
+	for i := range all {
+		names[i] = strconv.Quote(all[i].Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // benchEnginesCommand is what bench-proxy starts its engines by.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,7 +41,7 @@ is held (--kind heap), of all that was allocated (allocs), or of goroutines.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&opts.proxy, "proxy", "tandem, pair (NIXL)", "`name` of the proxy, as bench-proxy prints it")
-	f.StringVar(&opts.measure, "measure", "requests", "`name` of the measure: requests, latency, events, blast, long, sent, gone, idle, memory, memory-long")
+	f.StringVar(&opts.measure, "measure", "requests", "`name` of the measure: "+strings.Join(proxybench.Measures(), ", "))
 	f.StringVar(&opts.kind, "kind", proxybench.CPU, "`kind` of profile: profile (CPU), heap, allocs, goroutine")
 	f.IntVar(&cfg.Streams, "streams", cfg.Streams, "streams that are open in the measures of memory")
 	f.DurationVar(&cfg.Lasts, "for", cfg.Lasts, "time that is profiled")
@@ -60,7 +61,7 @@ func runProfile(cmd *cobra.Command, cfg proxybench.Config, opts profileOptions) 
 	}
 	at := slices.IndexFunc(all, func(p proxybench.Proxy) bool { return p.Name == opts.proxy })
 	if at < 0 {
-		return fmt.Errorf("there is no proxy %q", opts.proxy)
+		return fmt.Errorf("proxy %q is none of %s", opts.proxy, proxyNames(all))
 	}
 	files, err := output.Create(opts.pbPath, opts.svgPath)
 	if err != nil {

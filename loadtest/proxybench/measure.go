@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -55,6 +56,23 @@ var measures = []measure{
 	{sentMeasure, []Value{{"sent-p50", "512 KB prompt, last byte to engine: p50", "ms", false, true, false}, {"sent-p99", "512 KB prompt, last byte to engine: p99", "ms", false, true, false}}, "", false, sent},
 	{"gone", []Value{{"gone-p50", "client gone to leg closed: p50", "ms", false, false, false}, {"gone-p99", "client gone to leg closed: p99", "ms", false, false, false}}, "", false, gone},
 	{idleMeasure, []Value{{"idle-cores", "512 servers, idle", "cores", false, false, false}}, "", false, idle},
+}
+
+// Measures are the names of all.
+func Measures() (names []string) {
+	for i := range measures {
+		names = append(names, measures[i].name)
+	}
+	return names
+}
+
+func findMeasure(name string) (*measure, error) {
+	for i := range measures {
+		if measures[i].name == name {
+			return &measures[i], nil
+		}
+	}
+	return nil, fmt.Errorf("measure %q is none of %s", name, strings.Join(Measures(), ", "))
 }
 
 // probe is what a measure is taken with.

@@ -18,9 +18,9 @@ const CPU = "profile"
 // meanwhile: of CPU what a GET of Proxy.Profile answers, of another kind what stands beside it, as heap and
 // goroutine do.
 func Profile(ctx context.Context, cfg Config, p Proxy, measureName, kind string) (text []byte, err error) {
-	at := slices.IndexFunc(measures, func(m measure) bool { return m.name == measureName })
-	if at < 0 {
-		return nil, fmt.Errorf("there is no measure %q", measureName)
+	of, err := findMeasure(measureName)
+	if err != nil {
+		return nil, err
 	}
 	if p.Profile == "" {
 		return nil, fmt.Errorf("%s has no profile", p.Name)
@@ -41,7 +41,7 @@ func Profile(ctx context.Context, cfg Config, p Proxy, measureName, kind string)
 	go func() {
 		defer close(measured)
 		// What the load came to is not asked here.
-		_, _ = measures[at].run(load, &probe{
+		_, _ = of.run(load, &probe{
 			address: serving.address, tree: serving.tree(), control: bed.control, lasts: 2 * cfg.Lasts, streams: cfg.Streams, tally: &tally{},
 		})
 	}()

@@ -78,8 +78,8 @@ func (p *Proxy) validate() error {
 		return fmt.Errorf("engine %q: want one of %s", p.Engine, strings.Join(slices.Sorted(maps.Keys(versions)), ", "))
 	}
 	for _, name := range p.Measures {
-		if !slices.ContainsFunc(measures, func(m measure) bool { return m.name == name }) {
-			return fmt.Errorf("there is no measure %q", name)
+		if _, err := findMeasure(name); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -156,6 +156,15 @@ func TestProxies_AreValid(t *testing.T) {
 	}
 }
 
+// Without the measure that is asked for there would be no round, and no error.
+func TestRun_WantsMeasuresThatThereAre(t *testing.T) {
+	cfg := Default()
+	cfg.Measures = []string{"requests", "speed"}
+	if _, err := Run(t.Context(), cfg, nil); err == nil || !strings.Contains(err.Error(), `"speed"`) || !strings.Contains(err.Error(), "memory-long, requests") {
+		t.Errorf("%v", err)
+	}
+}
+
 // nginx is measured first and last, whatever the order of the file.
 func TestOrder_BeginsAndEndsWithTheBaseline(t *testing.T) {
 	var names []string

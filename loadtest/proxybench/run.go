@@ -50,6 +50,11 @@ type Step struct {
 // Run measures all proxies. show is called with each step. Where it fails, or the context ends, the report
 // is what was measured until then; nil: nothing was.
 func Run(ctx context.Context, cfg Config, show func(Step)) (*Report, error) {
+	for _, name := range cfg.Measures {
+		if _, err := findMeasure(name); err != nil {
+			return nil, err
+		}
+	}
 	start := time.Now()
 	at, stop, err := startEngines(ctx, &cfg)
 	if err != nil {
