@@ -142,8 +142,7 @@ func TestReport_TableAndPage(t *testing.T) {
 	}
 }
 
-// A dot a request at its time, by how it ended; a numbered line an event; whole answers have no time
-// to the first token, and count by their end.
+// A dot a request at its time, by how it ended; a numbered line an event.
 func TestStrip_ShowsEachRequestAndEvent(t *testing.T) {
 	const ms = time.Millisecond
 	ended := []loadtest.Ended{
@@ -158,11 +157,6 @@ func TestStrip_ShowsEachRequestAndEvent(t *testing.T) {
 		if got := strings.Count(drawn, part); got != n {
 			t.Errorf("%d times %s, want %d:\n%s", got, part, n, drawn)
 		}
-	}
-	c.Load.Whole = true
-	whole := stripOf([]loadtest.Ended{{E2E: 700 * ms}}, c)
-	if r := whole.requests[0]; r.ttft != 700*ms || strings.Contains(string(whole.draw()), `class="slow"`) {
-		t.Errorf("a whole answer is %+v:\n%s", r, whole.draw())
 	}
 	if empty := stripOf(nil, c).draw(); empty != "" {
 		t.Errorf("of nothing: %s", empty)

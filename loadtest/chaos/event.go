@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
@@ -107,14 +106,6 @@ func Throttle(share float64, names ...string) Event {
 func Unthrottle(names ...string) Event {
 	return each("relieve", names, func(_ context.Context, _ *testbed, a *component) error {
 		a.unthrottle()
-		return nil
-	})
-}
-
-// StopGracefully asks processes to end in order, and does not wait.
-func StopGracefully(names ...string) Event {
-	return each("terminate", names, func(_ context.Context, _ *testbed, a *component) error {
-		a.process.Signal(syscall.SIGTERM)
 		return nil
 	})
 }

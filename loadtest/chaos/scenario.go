@@ -31,7 +31,6 @@ type Fleet struct {
 	KVEvents                  bool     // engines publish KV events
 	Connector                 string   // how decode obtains the KV; empty: nixl
 	Gateway                   []string // further flags of tandem serve
-	Engine                    []string // further flags of tandem-lab engine
 }
 
 // Load is what clients ask. Zero values are those of standard.
@@ -42,7 +41,6 @@ type Load struct {
 	Prompt       int           // tokens
 	Output       int           // tokens
 	SharedPrefix int           // tokens that all prompts begin with
-	Whole        bool          // not streamed
 }
 
 // standard fills what a scenario leaves open: two prefill and two decode servers
@@ -70,7 +68,7 @@ func (c Scenario) standard() Scenario {
 // config is the load on one of the gateways.
 func (l Load) config(url string, gateways int, seed uint64) loadtest.Config {
 	cfg := loadtest.DefaultConfig()
-	cfg.URL, cfg.Model, cfg.Stream, cfg.Seed = url, model, !l.Whole, seed
+	cfg.URL, cfg.Model, cfg.Seed = url, model, seed
 	cfg.RPS, cfg.Duration = l.RPS/float64(gateways), l.For
 	cfg.PromptTokens, cfg.OutputTokens = loadtest.FixedLength(l.Prompt), loadtest.FixedLength(l.Output)
 	cfg.SharedPrefixTokens, cfg.IgnoreEOS = l.SharedPrefix, true

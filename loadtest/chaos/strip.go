@@ -22,22 +22,18 @@ type strip struct {
 // arrival is a request by when it was due.
 type arrival struct {
 	at     time.Duration
-	ttft   time.Duration // of a whole answer that is not streamed the time to its end
+	ttft   time.Duration
 	failed bool
 }
 
 // stripOf keeps what the picture needs of requests in the order of their arrival.
 func stripOf(ended []loadtest.Ended, c Scenario) strip {
 	s := strip{length: c.Load.For, slow: math.MaxInt64, events: c.Events}
-	if len(c.Events) > 0 && !c.Load.Whole {
+	if len(c.Events) > 0 {
 		s.slow = slowTTFT(ended, c.Events[0].at)
 	}
 	for _, r := range ended {
-		ttft := r.TTFT
-		if c.Load.Whole {
-			ttft = r.E2E
-		}
-		s.requests = append(s.requests, arrival{at: r.Due, ttft: ttft, failed: r.Kind != loadtest.OK})
+		s.requests = append(s.requests, arrival{at: r.Due, ttft: r.TTFT, failed: r.Kind != loadtest.OK})
 	}
 	return s
 }

@@ -173,7 +173,7 @@ func (st *testbed) command(a *component) (binary string, args []string) {
 	if st.fleet.KVEvents {
 		args = append(args, "--events", anywhere(a.event), "--replay", anywhere(a.replay))
 	}
-	return st.from.Engine, append(args, st.fleet.Engine...)
+	return st.from.Engine, args
 }
 
 // redisOf is where a gateway finds Redis.

@@ -56,9 +56,6 @@ func Start(name string, log io.Writer, gone func(*Process), binary string, args 
 // PID is its process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Exited is closed when it is gone.
-func (p *Process) Exited() <-chan struct{} { return p.exited }
-
 // Kill ends it as a crash does, and waits until it is gone.
 func (p *Process) Kill() {
 	p.ending.Do(func() {})
@@ -104,15 +101,10 @@ func (p *Process) Throttle(share float64) (stop func()) {
 	})
 }
 
-// Signal sends it a signal and does not wait. Its end is then expected.
-func (p *Process) Signal(s syscall.Signal) {
-	p.ending.Do(func() {})
-	_ = p.cmd.Process.Signal(s) // it may be gone
-}
-
 // Stop asks it to end, and kills it when it has not after a time: that is an error.
 func (p *Process) Stop(within time.Duration) error {
-	p.Signal(syscall.SIGTERM)
+	p.ending.Do(func() {})
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may be gone
 	select {
 	case <-p.exited:
 		return nil
