@@ -54,7 +54,7 @@ func quoted(text string) string {
 
 // arguments of a call, as JSON.
 func (c *call) arguments() string {
-	return `{"path":` + quoted(c.path) + `,"limit":` + "200" + `}`
+	return `{"path":` + quoted(c.path) + `,"limit":200}`
 }
 
 const schema = `{"type":"object","properties":{"path":{"type":"string","description":%s},"limit":{"type":"integer","minimum":1}},"required":["path"],"additionalProperties":false}`

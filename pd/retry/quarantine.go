@@ -176,7 +176,7 @@ func (q *Quarantine) List(now time.Time) []Suspect {
 	return all
 }
 
-// quarantined counts those in quarantine.
+// Quarantined is how many are in quarantine.
 func (q *Quarantine) Quarantined(now time.Time) (n int) {
 	for _, s := range q.List(now) {
 		if s.Quarantined {
