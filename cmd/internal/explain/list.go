@@ -56,7 +56,7 @@ func PrintAll(out io.Writer, list gateway.DecisionList, wide bool) error {
 	for i := range list.Decisions {
 		rows = append(rows, listRow(&list.Decisions[i], &servers))
 	}
-	lines := aligned(rows, 1)
+	lines := aligned(rows)
 	for i := range list.Decisions {
 		if how := list.Decisions[i].Outcome; how != "served" {
 			lines[i+1] += "  " + how

@@ -29,7 +29,7 @@ func (p *printer) measured(a *gateway.ChoiceStatus) {
 		{"output tokens", strconv.Itoa(a.OutputTokens), countText(m.OutputTokens)},
 	}
 	p.say("")
-	for _, line := range aligned(rows, 1) {
+	for _, line := range aligned(rows) {
 		p.say("%s", line)
 	}
 }

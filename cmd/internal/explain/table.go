@@ -155,12 +155,12 @@ func table(all []cost.Explained, shown []column, servers func(*cost.Explained) [
 		}
 		rows = append(rows, row)
 	}
-	return aligned(rows, 1)
+	return aligned(rows)
 }
 
 // aligned writes rows with two spaces between columns, the first of them flush left and the
 // others flush right.
-func aligned(rows [][]string, left int) []string {
+func aligned(rows [][]string) []string {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, cell := range row {
@@ -172,12 +172,11 @@ func aligned(rows [][]string, left int) []string {
 		var b strings.Builder
 		for i, cell := range row {
 			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			switch {
-			case i < left:
+			if i == 0 {
 				b.WriteString(cell + pad)
-			default:
-				b.WriteString("  " + pad + cell)
+				continue
 			}
+			b.WriteString("  " + pad + cell)
 		}
 		if line := strings.TrimRight(b.String(), " "); line != "" {
 			lines = append(lines, line)
