@@ -56,8 +56,8 @@ func (s SLO) any() bool { return s != SLO{} }
 type Config struct {
 	URL         string      // base of the endpoint, without /v1
 	Model       string      // empty: the first of /v1/models
-	Endpoint    Endpoint    //
-	Stream      bool        //
+	Endpoint    Endpoint    // chat or completions
+	Stream      bool        // false: whole answers, which have no TTFT, ITL and TPOT
 	Header      http.Header // sent with every request, e.g. Authorization
 	AllowRemote bool        // false: only loopback addresses are dialled
 

@@ -326,7 +326,7 @@ func (r *Reading) Silent() {
 	}
 }
 
-// fade makes the traffic that a replica reported older, up to a time in unix seconds.
+// Decay makes the traffic that a replica reported older, up to a time in unix seconds.
 func (r *Reading) Decay(to int64) {
 	for _, m := range r.Models {
 		m.Traffic.decay(time.Duration(to-r.At) * time.Second)

@@ -54,7 +54,7 @@ func AnswerBlocks(handoff []byte) (blocks HandedBlocks, hosts []string, ok bool)
 	return blocks, hostsIn(params.Get("remote_host")), blocks.Blocks > 0
 }
 
-// answerParams are the transfer parameters of a prefill leg that reads an answer's KV: as they came,
+// params are the transfer parameters of a prefill leg that reads an answer's KV: as they came,
 // cut to the blocks that the prompt goes on behind. More of them would be read from the wrong end.
 func (a *AnswerKV) params(d *api.Dialect) api.Body {
 	object, _ := api.Value(a.Handoff).Object()

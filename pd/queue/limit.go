@@ -20,7 +20,7 @@ func LimitedBy(deadline, until time.Time, late error) Limit {
 	return Limit{until, late}
 }
 
-// context ends with the limit; its cause is the error then.
+// Context ends with the limit; its cause is the error then.
 func (l Limit) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadlineCause(ctx, l.Until, l.Late)
 }

@@ -244,7 +244,7 @@ func (q *Queue) learnIntervalLocked(now time.Time) {
 	q.lastAdmitted = now
 }
 
-// leave ends an entry, waiting or past the queue; once is as good as twice.
+// Leave ends an entry, waiting or past the queue; once is as good as twice.
 func (q *Queue) Leave(p *Entry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
