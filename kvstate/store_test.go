@@ -314,16 +314,17 @@ func TestStore_IsPassedOn(t *testing.T) {
 	prompt := count(0, 200)
 	same := func(what string, want map[string]cached.Tokens) {
 		t.Helper()
-		for server, tokens := range want {
+		for server := range p.sources {
 			p.passOn(t, server, follower)
+		}
+		for server, tokens := range want {
 			if got, followed := p.match(prompt).Held(server), follower.match(prompt).Held(server); got != tokens || followed != tokens {
 				t.Errorf("%s, %s: received %+v, followed %+v, want %+v", what, server, got, followed, tokens)
 			}
 		}
 	}
 	p.tell("a", computed([]uint64{1, 2, 3, 4}, 0, prompt)...)
-	same("put", map[string]cached.Tokens{"a": {GPU: 64, CPU: 64, Disk: 64}})
-	same("put by a", map[string]cached.Tokens{"b": {Disk: 64}, "c": {}})
+	same("put", map[string]cached.Tokens{"a": {GPU: 64, CPU: 64, Disk: 64}, "b": {Disk: 64}, "c": {}})
 	p.tell("a", wireEvent{kind: "BlockRemoved", hashes: []uint64{4}, medium: "STORAGE", where: "REMOTE"},
 		wireEvent{kind: "BlockRemoved", hashes: []uint64{1, 2, 3, 4}, medium: "GPU"})
 	same("forgotten", map[string]cached.Tokens{"a": {Disk: 48}, "b": {Disk: 48}})
