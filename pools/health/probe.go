@@ -30,8 +30,9 @@ type prober struct {
 	page    bytes.Buffer // memory for the next list
 	log     *slog.Logger
 
-	ranks    *rankLoads // of its address; nil: the server is not a rank
-	loadRead time.Time  // when a page was read for this rank
+	ranks    *rankAddress // what it shares with them; nil: the server is not a rank
+	loadRead time.Time    // when a page was read for this rank
+	due      bool         // the next probe was asked for: what others were told before does not answer it
 
 	goes         sync.WaitGroup // goroutines that probe, or wait for an answer that is late
 	unresponsive bool           // and that was logged
@@ -75,12 +76,14 @@ func shortestPause(interval time.Duration) time.Duration { return interval * 4 /
 func (p *prober) pause(ctx context.Context, d time.Duration) bool {
 	next := time.NewTimer(d)
 	defer next.Stop()
+	p.due = false
 	select {
 	case <-ctx.Done():
 		return false
 	case <-next.C:
 		return true
 	case <-p.server.ProbeDue():
+		p.due = true
 		// A refused connection was reported. A short pause keeps a flood of
 		// refused requests from becoming a flood of probes.
 		return pools.Pause(ctx, p.cfg.ProbeInterval/10)
@@ -92,6 +95,11 @@ func (p *prober) pause(ctx context.Context, d time.Duration) bool {
 // another engine may take the address. It returns false where the answer was late: another goroutine goes on then.
 func (p *prober) probe(ctx context.Context) (inTime bool) {
 	was, sent := p.server.Health(), time.Now()
+	if p.isKnownWell(was) {
+		p.sleeping(ctx)
+		p.ranks.read(ctx, p)
+		return true
+	}
 	err, inTime := p.healthyInTime(ctx, was, sent)
 	if !inTime {
 		return false
@@ -119,11 +127,17 @@ func (p *prober) probe(ctx context.Context) (inTime bool) {
 	}
 	p.saidUp = true
 	if p.ranks != nil {
+		p.ranks.recordWell(sent, models)
 		p.ranks.read(ctx, p)
 	} else {
 		p.readLoad(ctx)
 	}
 	return true
+}
+
+// isKnownWell reports whether another rank at the server's address was just told what this one would be.
+func (p *prober) isKnownWell(was *pools.Health) bool {
+	return p.ranks != nil && !p.due && was.Up && !p.unresponsive && p.server.State() == pools.Alive && p.ranks.isWell(was.Models)
 }
 
 // readLoad asks for the load, and reports whether there was one.
@@ -174,6 +188,9 @@ func (p *prober) healthyInTime(ctx context.Context, was *pools.Health, sent time
 // failed takes in that a probe which was sent at a time was not answered well, or not in
 // time.
 func (p *prober) failed(ctx context.Context, was *pools.Health, err error, sent time.Time) {
+	if p.ranks != nil {
+		p.ranks.forgetWell()
+	}
 	switch {
 	case ctx.Err() != nil || outOfDescriptors(err):
 	case was.Up && isLate(err):
