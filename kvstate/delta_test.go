@@ -226,10 +226,14 @@ func TestDelta_CountsRestarts(t *testing.T) {
 		n := s.State().Counts
 		return [2]uint64{n.Restarts, n.Resets[ResetRestart]}
 	}
-	s.ApplyLive(batch(0))
+	as := func(publisher byte, m Message) Message {
+		m.Publisher[0] = publisher
+		return m
+	}
+	s.ApplyLive(as(1, batch(0)))
 	s.LoseDelta()
 	passOn()
-	s.ApplyLive(batch(1))
+	s.ApplyLive(as(1, batch(1)))
 	s.LoseDelta()
 	passOn()
 	if got := counts(follower); got != [2]uint64{} {
@@ -237,8 +241,7 @@ func TestDelta_CountsRestarts(t *testing.T) {
 	}
 	for n := uint64(1); n <= 2; n++ {
 		before := follower.Changes()
-		s.RecordRestart()
-		s.ApplyLive(batch(int(n)))
+		s.ApplyLive(as(byte(n+1), batch(0)))
 		passOn()
 		if received, followed := counts(s), counts(follower); received != [2]uint64{n, n} || followed != received {
 			t.Errorf("restarts and resets: %v at the receiver, %v at the follower, want %d", received, followed, n)

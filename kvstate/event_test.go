@@ -308,12 +308,12 @@ func TestApply_LargerBlocksBehind(t *testing.T) {
 		wireEvent{kind: "BlockRemoved", hashes: []uint64{3}, medium: "GPU"},
 		wireEvent{kind: "BlockRemoved", hashes: []uint64{77}, medium: "cpu"})})
 	want(cached.Tokens{GPU: 32, CPU: 32, Disk: 32})
-	s.RecordRestart()
+	s.RecordGap()
 	want(cached.Tokens{})
 	s.ApplyLive(Message{Seq: 0, Payload: wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: []uint64{1}, tokens: count(0, 32), size: 32})})
 	want(cached.Tokens{GPU: 32, CPU: 32, Disk: 32})
 	if n := len(s.State().Holders); n != 1 {
-		t.Errorf("%d holders after the restart", n)
+		t.Errorf("%d holders after the gap", n)
 	}
 }
 
@@ -533,7 +533,7 @@ func FuzzSource(f *testing.F) {
 		if _, other := opened(t, Spec{}); other.Apply(s.Snapshot()) != nil {
 			t.Error("its snapshot is refused")
 		}
-		s.RecordRestart()
+		s.RecordGap()
 		s.ApplyLive(Message{Seq: 2, Payload: wireBatch(wireForm{}, 17, wireEvent{kind: "BlockStored", hashes: []uint64{500}, tokens: count(5000, 16), size: 16, medium: "GPU"})})
 		if got := holds(ix, Prompt{Tokens: count(5000, 16)}); got != 16 {
 			t.Errorf("the next good message told nothing")

@@ -77,7 +77,7 @@ func BenchmarkIngest(b *testing.B) {
 					s := f.sources[n/messages%servers]
 					if n%messages == 0 && n >= messages*servers {
 						b.StopTimer()
-						s.RecordRestart()
+						s.RecordGap()
 						b.StartTimer()
 					}
 					s.ApplyLive(Message{Seq: uint64(n % messages), Payload: p.payloads[n%messages]})
@@ -182,7 +182,7 @@ func (f *fleet) ingest(b *testing.B, stored *atomic.Int64) (stop func()) {
 		defer s.Close()
 		for i := 0; !over.Load(); i++ {
 			if i%len(p.payloads) == 0 {
-				s.RecordRestart()
+				s.RecordGap()
 			}
 			s.ApplyLive(Message{Seq: uint64(i % len(p.payloads)), Payload: p.payloads[i%len(p.payloads)]})
 			stored.Add(int64(p.blocks))

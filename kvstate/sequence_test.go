@@ -532,7 +532,7 @@ func TestSource_ReportsAtOnce(t *testing.T) {
 	_, s, batch := lone(t, true)
 	var all sync.WaitGroup
 	for _, report := range []func(){
-		func() { s.RecordConnect() }, s.RecordDisconnect, s.RecordRestart, s.RecordMisread, func() { s.Check() }, func() { s.ApplyLive(batch(0)) }, func() { s.State() },
+		func() { s.RecordConnect() }, s.RecordDisconnect, s.RecordGap, s.RecordMisread, func() { s.Check() }, func() { s.ApplyLive(batch(0)) }, func() { s.State() },
 	} {
 		all.Go(func() {
 			for range 50 {
@@ -541,8 +541,8 @@ func TestSource_ReportsAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := s.State().Counts.Restarts; n < 50 {
-		t.Errorf("%d restarts of 50", n)
+	if n := s.State().Counts.Resets[ResetGap]; n != 50 {
+		t.Errorf("%d gaps of 50", n)
 	}
 	s.checkTree(t)
 }

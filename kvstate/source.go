@@ -208,12 +208,11 @@ func (s *Source) EndReplay(complete bool) ReplayRequest {
 	return next
 }
 
-// RecordRestart records that the engine is known to be another process than before: all that
-// it held is gone.
-func (s *Source) RecordRestart() {
+// RecordGap records that messages are missing which nothing will bring: what is known is void.
+func (s *Source) RecordGap() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.restartLocked()
+	s.resetLocked(ResetGap)
 }
 
 // Close forgets what the source holds and takes it out of the index.

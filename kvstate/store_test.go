@@ -99,9 +99,9 @@ func TestStore_OfAServerAlone(t *testing.T) {
 	if c, b := h.Held("c"), h.Held("b"); c != (cached.Tokens{CPU: 32, Disk: 32}) || b != (cached.Tokens{}) {
 		t.Errorf("c %+v, b %+v", c, b)
 	}
-	p.sources["c"].RecordRestart()
+	p.sources["c"].RecordGap()
 	if got := p.match(prompt).Held("c"); got != (cached.Tokens{}) {
-		t.Errorf("after a restart: %+v", got)
+		t.Errorf("after a gap: %+v", got)
 	}
 }
 
@@ -344,8 +344,8 @@ func TestStore_IsPassedOn(t *testing.T) {
 	p.tell("c", wireEvent{kind: "BlockRemoved", hashes: []uint64{21, 22}, medium: "GPU"})
 	same("alone", map[string]cached.Tokens{"c": {CPU: 32, Disk: 32}})
 	p.tell("c", computed([]uint64{21, 22, 23}, 0, prompt)[3:]...)
-	p.sources["c"].RecordRestart()
-	same("restarted", map[string]cached.Tokens{"c": {}})
+	p.sources["c"].RecordGap()
+	same("behind a gap", map[string]cached.Tokens{"c": {}})
 }
 
 // What is passed on is as old as it is there: a replica that reads it late believes it no longer.

@@ -199,7 +199,7 @@ func (f *follower) takeDelta(ctx context.Context, delta []byte) {
 		f.restoreAt = time.Time{}
 		return
 	}
-	f.s.RecordRestart()
+	f.s.RecordGap()
 }
 
 // isApplied reports whether a delta has only what the source knows already.
