@@ -58,46 +58,18 @@ func TestConnectors_AnswersEqualOneEngine(t *testing.T) {
 
 func TestConnectors_OneBadServerCostsNoRequest(t *testing.T) {
 	t.Parallel()
-	faults := []engine.Fault{
-		{Kind: engine.FaultRefuse},
-		{Kind: engine.FaultRefuse, Path: "/v1/chat/completions"}, // reads, then resets
-		{Kind: engine.FaultStatus, Status: 500},
-		{Kind: engine.FaultStatus, Status: 503},
-		{Kind: engine.FaultHangBeforeHeaders},
-		{Kind: engine.FaultHangAfterHeaders},
-		{Kind: engine.FaultEmptyStream},
-		{Kind: engine.FaultGarbageSSE},
-		{Kind: engine.FaultDropHandoff},  // prefill answers well and holds nothing
-		{Kind: engine.FaultWrongHandoff}, // or names what it does not hold
-	}
-	ofPrefill := []string{engine.FaultDropHandoff, engine.FaultWrongHandoff}
 	for _, connector := range connectors {
-		for _, role := range []string{"prefill", "decode"} {
+		for role, faults := range map[string][]engine.Fault{"prefill": slices.Concat(faultsOfServers, faultsOfPrefill), "decode": faultsOfServers} {
 			for i, fault := range faults {
-				if role == "decode" && slices.Contains(ofPrefill, fault.Kind) {
-					continue
-				}
 				t.Run(fmt.Sprintf("%s/%s/%s%d%s", connector, role, fault.Kind, fault.Status, fault.Path), func(t *testing.T) {
 					t.Parallel()
-					c := newCluster(t, shape{prefill: 2, decode: 2, engine: with(t, connector), config: faultTimeouts})
-					bad, other := c.prefill[0], c.decode
-					if role == "decode" {
-						bad, other = c.decode[0], c.prefill
-					}
-					bad.SetFault(fault)
-					body := chatBody(fmt.Sprintf(`,"stream":%v`, i%2 == 0))
-					want := reference(t, "/v1/chat/completions", body).text()
-					for i := range 4 {
-						got := c.post("/v1/chat/completions", body)
-						if got.status != 200 || got.err != nil || got.text() != want {
-							t.Fatalf("request %d: status %d, %v: %.300s", i, got.status, got.err, got.body)
-						}
-					}
+					c, other := withFault(t, role, fault, with(t, connector))
+					c.answersAsAlone(i%2 == 0)
 					eventually(t, "the other legs have ended", func() bool {
 						return sum(other, func(s engine.State) int { return s.ServerLoad + s.Running + s.Waiting }) == 0
 					})
 					neverTwice(t, c)
-					if !slices.Contains(ofPrefill, fault.Kind) {
+					if !slices.Contains(faultsOfPrefill, fault) {
 						c.breakersAreClosed(other)
 					}
 				})

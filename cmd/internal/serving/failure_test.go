@@ -24,50 +24,61 @@ func faultTimeouts(cfg *config) {
 	cfg.pools.ProbeInterval = 5 * time.Second // probes must not rescue a request
 }
 
+// faultsOfServers are those of a server of either role before the first byte, with any connector.
+var faultsOfServers = []engine.Fault{
+	{Kind: engine.FaultRefuse},
+	{Kind: engine.FaultRefuse, Path: "/v1/chat/completions"}, // reads, then resets
+	{Kind: engine.FaultStatus, Status: 500},
+	{Kind: engine.FaultStatus, Status: 503},
+	{Kind: engine.FaultHangBeforeHeaders},
+	{Kind: engine.FaultHangAfterHeaders},
+	{Kind: engine.FaultEmptyStream},
+	{Kind: engine.FaultGarbageSSE},
+}
+
+// faultsOfPrefill are those of hand-offs: prefill answers well and holds nothing, or names what it does not hold.
+var faultsOfPrefill = []engine.Fault{{Kind: engine.FaultDropHandoff}, {Kind: engine.FaultWrongHandoff}}
+
+// withFault is a cluster of two servers of each role, of which the first of one has a fault. other are those of the
+// other role.
+func withFault(t *testing.T, role string, fault engine.Fault, engines func(*engine.Config)) (c *cluster, other []*engine.Engine) {
+	t.Helper()
+	c = newCluster(t, shape{prefill: 2, decode: 2, engine: engines, config: faultTimeouts})
+	bad, other := c.prefill[0], c.decode
+	if role == "decode" {
+		bad, other = c.decode[0], c.prefill
+	}
+	bad.SetFault(fault)
+	return c, other
+}
+
+// answersAsAlone sends the same chat four times, and wants the answer that one engine gives alone.
+func (c *cluster) answersAsAlone(stream bool) {
+	c.t.Helper()
+	body := chatBody(fmt.Sprintf(`,"stream":%v`, stream))
+	want := reference(c.t, "/v1/chat/completions", body).text()
+	for i := range 4 {
+		got := c.post("/v1/chat/completions", body)
+		if got.status != 200 || got.err != nil || got.text() != want {
+			c.t.Fatalf("request %d: status %d, %v: %.300s", i, got.status, got.err, got.body)
+		}
+	}
+}
+
 // With one healthy alternative, no fault of one server before the first byte
 // costs the client an error, and the answer is the right one.
 func TestFailure_OneBadServerCostsNoRequest(t *testing.T) {
 	t.Parallel()
-	faults := []engine.Fault{
-		{Kind: engine.FaultRefuse},
-		{Kind: engine.FaultRefuse, Path: "/v1/chat/completions"}, // reads, then resets
-		{Kind: engine.FaultStatus, Status: 500},
-		{Kind: engine.FaultStatus, Status: 502},
-		{Kind: engine.FaultStatus, Status: 503},
-		{Kind: engine.FaultStatus, Status: 429},
-		{Kind: engine.FaultHangBeforeHeaders},
-		{Kind: engine.FaultHangAfterHeaders},
-		{Kind: engine.FaultEmptyStream},
-		{Kind: engine.FaultGarbageSSE},
-		{Kind: engine.FaultDieAfterTokens, Tokens: 0},
-		{Kind: engine.FaultDropHandoff},
-		{Kind: engine.FaultWrongHandoff},
-	}
-	for _, role := range []string{"prefill", "decode"} {
+	ofBoth := slices.Concat(faultsOfServers, []engine.Fault{
+		{Kind: engine.FaultStatus, Status: 502}, {Kind: engine.FaultStatus, Status: 429}, {Kind: engine.FaultDieAfterTokens, Tokens: 0},
+	})
+	for role, faults := range map[string][]engine.Fault{"prefill": slices.Concat(ofBoth, faultsOfPrefill), "decode": ofBoth} {
 		for _, fault := range faults {
 			for _, stream := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s/%s%d/stream=%v", role, fault.Kind, fault.Status, stream), func(t *testing.T) {
-					if role == "decode" && (fault.Kind == engine.FaultDropHandoff || fault.Kind == engine.FaultWrongHandoff) {
-						t.Skip("a fault of prefill")
-					}
+				t.Run(fmt.Sprintf("%s/%s%d%s/stream=%v", role, fault.Kind, fault.Status, fault.Path, stream), func(t *testing.T) {
 					t.Parallel()
-					c := newCluster(t, shape{prefill: 2, decode: 2, config: faultTimeouts})
-					bad := c.prefill[0]
-					if role == "decode" {
-						bad = c.decode[0]
-					}
-					bad.SetFault(fault)
-					body := chatBody("")
-					if stream {
-						body = chatBody(`,"stream":true`)
-					}
-					want := reference(t, "/v1/chat/completions", body).text()
-					for i := range 4 {
-						got := c.post("/v1/chat/completions", body)
-						if got.status != 200 || got.err != nil || got.text() != want {
-							t.Fatalf("request %d: status %d, %v: %.300s", i, got.status, got.err, got.body)
-						}
-					}
+					c, _ := withFault(t, role, fault, nil)
+					c.answersAsAlone(stream)
 					neverTwice(t, c)
 				})
 			}

@@ -87,38 +87,13 @@ func (c *cluster) nothingIsLeft(decodes int) {
 
 func TestSGLang_OneBadServerCostsNoRequest(t *testing.T) {
 	t.Parallel()
-	faults := []engine.Fault{
-		{Kind: engine.FaultRefuse},
-		{Kind: engine.FaultRefuse, Path: "/v1/chat/completions"}, // reads, then resets
-		{Kind: engine.FaultStatus, Status: 500},
-		{Kind: engine.FaultStatus, Status: 503},
-		{Kind: engine.FaultHangBeforeHeaders},
-		{Kind: engine.FaultHangAfterHeaders},
-		{Kind: engine.FaultEmptyStream},
-		{Kind: engine.FaultGarbageSSE},
-	}
 	for _, role := range []string{"prefill", "decode"} {
-		for _, fault := range faults {
+		for _, fault := range faultsOfServers {
 			for _, stream := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%s%d%s/stream=%v", role, fault.Kind, fault.Status, fault.Path, stream), func(t *testing.T) {
 					t.Parallel()
-					c := newCluster(t, shape{prefill: 2, decode: 2, engine: sglangEngine, config: faultTimeouts})
-					bad, other := c.prefill[0], c.decode
-					if role == "decode" {
-						bad, other = c.decode[0], c.prefill
-					}
-					bad.SetFault(fault)
-					body := chatBody("")
-					if stream {
-						body = chatBody(`,"stream":true`)
-					}
-					want := reference(t, "/v1/chat/completions", body).text()
-					for i := range 4 {
-						got := c.post("/v1/chat/completions", body)
-						if got.status != 200 || got.err != nil || got.text() != want {
-							t.Fatalf("request %d: status %d, %v: %.300s", i, got.status, got.err, got.body)
-						}
-					}
+					c, other := withFault(t, role, fault, sglangEngine)
+					c.answersAsAlone(stream)
 					eventually(t, "the other legs are cancelled", func() bool {
 						return sum(other, func(s engine.State) int { return s.ServerLoad + s.HandoffsOpen }) == 0
 					})
