@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-var update = flag.Bool("update", false, "write testdata anew")
+var rewrite = flag.Bool("rewrite", false, "write testdata anew")
 
 // goldenRun is a run with made-up outcomes, one of each sort.
 func goldenRun(t *testing.T) *Report {
@@ -45,7 +45,7 @@ func goldenRun(t *testing.T) *Report {
 
 func golden(t *testing.T, path string, got []byte) {
 	t.Helper()
-	if *update {
+	if *rewrite {
 		if err := os.WriteFile(path, got, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func golden(t *testing.T, path string, got []byte) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s (go test ./loadtest -run Report -update writes it anew); got\n%s", path, got)
+		t.Errorf("%s (go test ./loadtest -run Report -rewrite writes it anew); got\n%s", path, got)
 	}
 }
 

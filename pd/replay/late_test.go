@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/order"
 )
 
-var update = flag.Bool("update", false, "write the golden file")
+var rewrite = flag.Bool("rewrite", false, "write the golden file")
 
 // lateOf is what becomes of requests that wait for their turn, one line each, and how many went nowhere.
 func lateOf(f Fleet, cfg order.Config, requests []Request) (lines string, lost int) {
@@ -45,7 +45,7 @@ func TestLate_Golden(t *testing.T) {
 	if again, _ := lateOf(f, order.DefaultConfig(), burst(24)); again != got || lost != 0 {
 		t.Errorf("%d are lost; a second time\n%s", lost, again)
 	}
-	if *update {
+	if *rewrite {
 		if err := os.WriteFile("testdata/late.txt", []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/cost"
 )
 
-var update = flag.Bool("update", false, "write the golden files")
+var rewrite = flag.Bool("rewrite", false, "write the golden files")
 
 func value[T any](v T) *T { return &v }
 
@@ -82,7 +82,7 @@ func TestDraw_Golden(t *testing.T) {
 	} {
 		got := strings.Join(Draw(x.state, x.size, x.colour), "\n") + "\n"
 		file := filepath.Join("testdata", name+".txt")
-		if *update {
+		if *rewrite {
 			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 				t.Fatal(err)
 			}

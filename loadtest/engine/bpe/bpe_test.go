@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-var update = flag.Bool("update", false, "write merges.txt anew")
+var rewrite = flag.Bool("rewrite", false, "write merges.txt anew")
 
 func TestVocabulary_IsWhatTrainingGives(t *testing.T) {
 	merges := Train(Corpus(trainSeed, trainBytes), trainMerges, trainMaxBytes)
@@ -18,14 +18,14 @@ func TestVocabulary_IsWhatTrainingGives(t *testing.T) {
 	for _, m := range merges {
 		fmt.Fprintf(&b, "%d %d\n", m.Left, m.Right)
 	}
-	if *update {
+	if *rewrite {
 		if err := os.WriteFile("merges.txt", []byte(b.String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
 	if b.String() != mergeList {
-		t.Fatal("merges.txt is not what training gives; run go test ./loadtest/engine/bpe -run Vocabulary -update")
+		t.Fatal("merges.txt is not what training gives; run go test ./loadtest/engine/bpe -run Vocabulary -rewrite")
 	}
 	if size := Default().Size(); size != 4096 {
 		t.Fatalf("vocabulary has %d tokens, want 4096", size)
