@@ -1,11 +1,15 @@
 package pools
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // changes wakes the goroutines that wait for something about the fleet to change: work that
 // ended, a server that came or went, a report of another replica. A burst wakes them once.
 type changes struct {
-	mu      sync.Mutex // guards waiting
+	count   atomic.Uint64 // of notifications
+	mu      sync.Mutex    // guards waiting
 	waiting []chan struct{}
 }
 
@@ -40,6 +44,7 @@ func (c *changes) notify() {
 	if c == nil {
 		return
 	}
+	c.count.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, ch := range c.waiting {

@@ -34,6 +34,7 @@ type Fleet struct {
 	worked      changes // of its own work
 	changed     changes
 	states      changes // of servers' states
+	contexts    atomic.Pointer[contexts]
 	missing     missing
 	expected    atomic.Int32 // sources that have not reported their servers yet
 

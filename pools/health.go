@@ -2,6 +2,7 @@ package pools
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -87,8 +88,34 @@ func (f *Fleet) Model(id string) (Model, bool) {
 }
 
 // LongestContext is the longest context of a base model among the servers that decode, in tokens;
-// 0 where one of them does not report it, or there is none.
+// 0 where one of them does not report it, or there is none. It is asked several times a request, and found once for all
+// until a server says something else.
 func (f *Fleet) LongestContext(base string) (longest int) {
+	states := f.states.count.Load()
+	known := f.contexts.Load()
+	if known != nil && known.states == states {
+		if longest, is := known.longest[base]; is {
+			return longest
+		}
+	}
+	next := &contexts{states: states, longest: map[string]int{base: f.longestContext(base)}}
+	if known != nil && known.states == states && len(known.longest) < mostContexts {
+		maps.Copy(next.longest, known.longest)
+	}
+	f.contexts.Store(next)
+	return next.longest[base]
+}
+
+// contexts are the longest contexts of base models, as long as servers' states have changed so many times.
+type contexts struct {
+	states  uint64
+	longest map[string]int // not changed any more
+}
+
+// mostContexts is of how many base models at once they are kept.
+const mostContexts = 64
+
+func (f *Fleet) longestContext(base string) (longest int) {
 	for _, s := range f.Servers() {
 		m, served := s.health.Load().model(base)
 		switch {

@@ -75,6 +75,23 @@ func TestFleet_LongestContext(t *testing.T) {
 			t.Errorf("%s: %d tokens, want %d", model, got, want)
 		}
 	}
+	third := f.Servers()[2]
+	third.ProbePassed(third.Health(), []Model{{ID: "m", MaxModelLen: 500}, {ID: "n", MaxModelLen: 100}}, time.Now())
+	if m, n := f.LongestContext("m"), f.LongestContext("n"); m != 500 || n != 200 {
+		t.Errorf("a server was started anew with other lengths: %d and %d tokens", m, n)
+	}
+	if err := f.Apply([]Spec{spec("http://10.0.0.2:1", Decode)}); err != nil {
+		t.Fatal(err)
+	}
+	if m := f.LongestContext("m"); m != 200 {
+		t.Errorf("a server is gone: %d tokens", m)
+	}
+	for i := range 3 * mostContexts {
+		f.LongestContext(fmt.Sprint("unknown ", i))
+	}
+	if n := len(f.contexts.Load().longest); n > mostContexts || f.LongestContext("m") != 200 {
+		t.Errorf("%d models are kept", n)
+	}
 }
 
 // An adapter may be loaded on servers of its base model, or on all if it names none.
