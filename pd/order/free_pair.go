@@ -20,19 +20,47 @@ func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 // bestFreePair is bestFree of those with a prefill server.
 func (o *Order) bestFreePair(t *Ticket, s *Servers) (pair Pair, least float64) {
 	price, decoding := o.price(t), o.fastestDecode.leastCost(t)
-	least = math.Inf(1)
+	least, behind := o.boundFree(t, s, price)
+	found := false
 	for _, p := range o.free {
 		if t.awaitsRest(p, &s.Prefill[p]) {
 			continue
 		}
-		if _, half := s.prefillSide(t, p, t.on(p), price); half+t.on(p).leastTransfer+decoding >= least {
+		if _, half := s.prefillSide(t, p, t.on(p), price); half+t.on(p).leastTransfer+decoding >= least || half+behind >= least {
 			continue
 		}
 		if d, cost := s.bestFrom(t, p, t.on(p), price, least); cost < least {
-			pair, least, o.decode = Pair{p, d}, cost, d
+			pair, least, o.decode, found = Pair{p, d}, cost, d, true
 		}
 	}
+	if !found {
+		return Pair{}, math.Inf(1)
+	}
 	return pair, least
+}
+
+// manyFree is from how many free prefill servers on a search for the best pair is bounded before it begins: in the order
+// of the servers each one that is cheaper than those before it would be looked at with all decode servers.
+const manyFree = 4
+
+// boundFree is a little more than what the best free pair costs, by the best one of the cheapest prefill server, and a
+// little less than what any pair costs behind its prefill server. Of few servers both say nothing.
+func (o *Order) boundFree(t *Ticket, s *Servers, price float64) (least, behind float64) {
+	least, behind = math.Inf(1), math.Inf(-1)
+	if len(o.free) < manyFree {
+		return least, behind
+	}
+	cheapest := -1
+	for _, p := range o.free {
+		if _, half := s.prefillSide(t, p, t.on(p), price); half+t.on(p).leastTransfer < least && !t.awaitsRest(p, &s.Prefill[p]) {
+			cheapest, least = p, half+t.on(p).leastTransfer
+		}
+	}
+	if cheapest < 0 {
+		return math.Inf(1), behind
+	}
+	_, cost := s.bestFrom(t, cheapest, t.on(cheapest), price, math.Inf(1))
+	return cost + rounding, s.leastDecodeSide(t) - rounding
 }
 
 // leastAggregated is less than any decode server costs a request that it computes the prompt of.

@@ -350,10 +350,11 @@ func (s *Servers) bestFrom(t *Ticket, p int, on *prefillCost, price, limit float
 		d := wrap(k+s.Start.Decode, len(s.Decode))
 		state := &s.Decode[d]
 		later := max(0, at(t.DecodeReady, d)-on.ready)
-		move := row.after(0, d, t.Missing[d]) + later + s.linkWait(Pair{p, d}, t.Missing[d], first+later)
+		move := row.after(0, d, t.Missing[d]) + later
 		if half+move+state.leastCost(t) >= limit || d == s.Prefill[p].Self || !s.fitsPair(t, state) {
 			continue
 		}
+		move += s.linkWait(Pair{p, d}, t.Missing[d], first+later)
 		if cost := half + move + s.decodeSide(t, state, first+move, s.tokenAt(t, Pair{p, d}, on, later)); cost < limit {
 			best, least, limit = d, cost, cost
 		}
