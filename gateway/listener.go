@@ -1,11 +1,14 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -27,18 +30,23 @@ type listener struct {
 
 	closing atomic.Bool // no connection takes another request; it is set with mu
 
+	begun time.Time // the beginning of its times
+	most  int       // connections, beyond which those that wait for their clients make room for others
+
 	mu      sync.Mutex // guards what follows
 	conns   map[*clientConn]struct{}
 	closed  bool
 	clients *clientWatch // nil until a connection is watched, and when the last one is gone
 	serving int          // goroutines of beginServing
+	// noRoom is until when there is no room to be made: there was none when it was last looked for.
+	noRoom time.Duration
 	// served is closed once the listener is, and they have ended: then it isServed.
 	served   chan struct{}
 	isServed bool
 }
 
 func newListener(ln net.Listener, cfg Config, log *slog.Logger) *listener {
-	return &listener{Listener: ln, cfg: cfg, log: log, conns: make(map[*clientConn]struct{}), served: make(chan struct{})}
+	return &listener{Listener: ln, cfg: cfg, log: log, conns: make(map[*clientConn]struct{}), served: make(chan struct{}), begun: time.Now(), most: maxDescriptors() / 2}
 }
 
 // Close ends Accept. fasthttp closes the listeners that it serves, and Shutdown all: the
@@ -133,8 +141,64 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		l.log.Error("cannot accept a connection", "error", err.Error())
+		if outOfDescriptors(err) && l.makeRoom() {
+			pause = acceptPause
+		}
 		time.Sleep(pause)
 	}
+}
+
+// maxDescriptors is how many descriptors the process may have.
+func maxDescriptors() int {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return math.MaxInt
+	}
+	return int(min(limit.Cur, math.MaxInt))
+}
+
+// leastWait is how long a connection that makes room has waited at least.
+const leastWait = time.Second
+
+// makeRoom closes connections that wait for their clients to send something, those that have waited longest, and
+// reports whether there were any: else a client with many of them would keep all others from the gateway, and the
+// gateway from its engines. It closes a sixteenth of all at once, so that they are seldom looked through, and leaves the
+// sixteenth that has waited least: where nearly all have requests there is no room to be made. What came of late may be
+// a request that nobody has had the time to read.
+func (l *listener) makeRoom() bool {
+	type waiting struct {
+		conn *clientConn
+		wait time.Duration
+	}
+	var longest []waiting
+	l.mu.Lock()
+	now := time.Since(l.begun)
+	if now < l.noRoom {
+		l.mu.Unlock()
+		return false
+	}
+	for c := range l.conns {
+		if wait := time.Duration(c.wait.Load()); wait > 0 && now-wait >= leastWait {
+			longest = append(longest, waiting{c, wait})
+		}
+	}
+	slices.SortFunc(longest, func(a, b waiting) int { return cmp.Compare(a.wait, b.wait) })
+	some := 1 + len(l.conns)/16
+	longest = longest[:min(some, max(0, len(longest)-some))]
+	if len(longest) == 0 {
+		l.noRoom = now + leastWait/8
+	}
+	for _, w := range longest {
+		delete(l.conns, w.conn)
+	}
+	l.mu.Unlock()
+	for _, w := range longest {
+		_ = w.conn.Conn.Close() // its reader forgets it
+	}
+	if len(longest) > 0 {
+		l.log.Warn("closed connections whose clients sent nothing, to make room", "connections", len(longest))
+	}
+	return len(longest) > 0
 }
 
 // outOfDescriptors reports a shortage of our own, which says nothing of the other side.
@@ -144,13 +208,21 @@ func outOfDescriptors(err error) bool {
 
 func (l *listener) track(conn net.Conn) *clientConn {
 	c := &clientConn{Conn: socket.Of(conn), listener: l, framing: framing{maxHead: l.cfg.MaxHeader, maxBody: l.cfg.MaxBody}}
+	if l.add(c) > l.most {
+		l.makeRoom()
+	}
+	return c
+}
+
+// add keeps a connection that was accepted, and returns how many there are.
+func (l *listener) add(c *clientConn) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conns[c] = struct{}{}
 	if l.closing.Load() {
-		_ = conn.Close() // its reader forgets it
+		_ = c.Conn.Close() // its reader forgets it
 	}
-	return c
+	return len(l.conns)
 }
 
 // closeSilent closes connections that never sent anything, and those that are still
@@ -173,6 +245,7 @@ type clientConn struct {
 	net.Conn
 	listener    *listener
 	receivedAny atomic.Bool
+	wait        atomic.Int64 // since when it waits for its client to send, as a time since listener.begun; 0: it does not
 	linger      atomic.Bool
 	ended       atomic.Bool // the client sends nothing more, and more was to be read
 	once        sync.Once
@@ -208,7 +281,9 @@ func (c *clientConn) Read(p []byte) (int, error) {
 	if c.fault != nil {
 		return c.refuse(p)
 	}
+	c.wait.Store(int64(max(1, time.Since(c.listener.begun))))
 	n, err := c.Conn.Read(p)
+	c.wait.Store(0)
 	if n > 0 {
 		c.receivedAny.Store(true)
 	} else if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) { // the second is TLS's

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -140,6 +141,52 @@ func TestListener_ClosesTheSilent(t *testing.T) {
 	if len(l.conns) != 2 { // the readers of the others forget them
 		t.Errorf("%d are kept", len(l.conns))
 	}
+}
+
+// Those that have waited longest for their clients make room, some at a time, and neither one that is served, nor one
+// that began to wait a moment ago, nor the last ones.
+func TestListener_MakesRoomByThoseThatWaitLongest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newListener(&scripted{}, DefaultConfig(), slog.New(slog.DiscardHandler))
+		l.most = 40
+		var clients []net.Conn
+		connect := func(waits bool) {
+			server, client := net.Pipe()
+			clients = append(clients, client)
+			if c := l.track(server); waits {
+				go func() { _, _ = c.Read(make([]byte, 1)) }()
+			}
+			time.Sleep(time.Millisecond)
+		}
+		open := func() (still []int) {
+			for i, client := range clients {
+				_ = client.SetReadDeadline(time.Now().Add(time.Millisecond))
+				if _, err := client.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+					still = append(still, i)
+				}
+			}
+			return still
+		}
+		for i := range 41 {
+			connect(i >= 10) // ten are served
+		}
+		if l.makeRoom() || len(open()) != 41 {
+			t.Errorf("before they have waited for long, %v are open", open())
+		}
+		time.Sleep(leastWait)
+		connect(true)
+		if still := open(); len(still) != 39 || still[9] != 9 || still[10] != 13 {
+			t.Errorf("behind one more than there may be, %v are open", still)
+		}
+		for l.makeRoom() {
+		}
+		if still := open(); len(still) >= 15 || !slices.Equal(still[:10], []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}) || !slices.Contains(still, 40) || !slices.Contains(still, 41) {
+			t.Errorf("where there is no more room to be made, %v are open", still)
+		}
+		for _, client := range clients {
+			_ = client.Close()
+		}
+	})
 }
 
 // A client that takes nothing is waited for as long as is configured, for each piece anew.

@@ -2,6 +2,7 @@ package serving
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -74,28 +75,64 @@ func (s *served) ask(t *testing.T) int {
 	return readResponse(resp).status
 }
 
-// Clients that hold connections use up the descriptors. Nothing breaks: a client that has a
-// connection is told to come again, no server is blamed, and when the
-// clients have gone all is as before.
-func TestHygiene_DescriptorsThatAreUsedUpComeBack(t *testing.T) {
-	t.Parallel()
-	s := serveProcess(t, "ulimit -n 64;", io.Discard)
-	if status := s.ask(t); status != 200 {
-		t.Fatalf("at first: %d", status)
-	}
+// holdConnections opens as many connections to a gateway, beyond what it can accept, and sends the same on each. They
+// are closed by release, or with the test.
+func (s *served) holdConnections(t *testing.T, n int, sends string) (release func()) {
+	t.Helper()
 	var held []net.Conn
-	defer func() {
+	release = func() {
 		for _, conn := range held {
 			_ = conn.Close()
 		}
-	}()
-	for range 100 { // beyond the limit they wait in the kernel's queue
+	}
+	t.Cleanup(release)
+	for range n { // beyond the limit they wait in the kernel's queue
 		conn, err := net.Dial("tcp", strings.TrimPrefix(s.base, "http://"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		held = append(held, conn)
+		if _, err := io.WriteString(conn, sends); err != nil {
+			t.Fatal(err)
+		}
 	}
+	return release
+}
+
+// Connections whose clients send nothing keep nobody out, however many there are: those that have waited longest are
+// closed, whatever came on them.
+func TestHygiene_ConnectionsThatWaitMakeRoom(t *testing.T) {
+	t.Parallel()
+	const head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+	for name, sends := range map[string]string{"nothing": "", "half a head": head, "half a body": head + "Content-Length: 1000\r\n\r\n{"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serveProcess(t, "ulimit -n 64;", io.Discard)
+			s.client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
+			s.holdConnections(t, 200, sends)
+			for i := range 20 {
+				if status := s.ask(t); status != http.StatusOK {
+					t.Fatalf("request %d beside them: %d", i, status)
+				}
+			}
+		})
+	}
+}
+
+// Clients whose requests are served use up the descriptors. Nothing breaks: a client that has a connection is told to
+// come again, no server is blamed, and when the clients have gone all is as before.
+func TestHygiene_DescriptorsThatAreUsedUpComeBack(t *testing.T) {
+	t.Parallel()
+	prefill, decode := startTestEngine(t, engine.RolePrefill, nil), startTestEngine(t, engine.RoleDecode, nil)
+	for _, e := range []*engine.Engine{prefill, decode} {
+		e.SetFault(engine.Fault{Kind: engine.FaultHangBeforeHeaders, Path: "/v1/completions"})
+	}
+	s := serveProcessFor(t, prefill.URL(), decode.URL(), "ulimit -n 64;", io.Discard)
+	if status := s.ask(t); status != 200 {
+		t.Fatalf("at first: %d", status)
+	}
+	const hangs = `{"model":"test-model","prompt":"hi"}`
+	release := s.holdConnections(t, 100, fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(hangs), hangs))
 	// Our kept connection is served as long as a descriptor for an engine is left or
 	// kept; afterwards it is told that the gateway has none.
 	refused := 0
@@ -109,9 +146,7 @@ func TestHygiene_DescriptorsThatAreUsedUpComeBack(t *testing.T) {
 		}
 	}
 	t.Logf("%d requests were told to come again", refused)
-	for _, conn := range held {
-		_ = conn.Close()
-	}
+	release()
 	eventually(t, "all is as before", func() bool { return s.ask(t) == 200 })
 	metrics, err := s.client.Get(s.admin + "/metrics")
 	if err != nil {
