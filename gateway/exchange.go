@@ -418,7 +418,7 @@ func (x *exchange) explain(err error) failure {
 	switch {
 	case f.text.Status < 500 || f.shed(): // of those that are shed there are many, and metrics count them
 	case isOutage(err):
-		if refused := x.server.outages.add(x.model, time.Now()); refused > 0 {
+		if refused := x.server.outages.Add(x.model, time.Now()); refused > 0 {
 			x.server.log.Error("no server takes requests of a model", "model", x.model, "refused", refused, "request_id", x.id, "error", err.Error())
 		}
 	default:

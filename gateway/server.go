@@ -86,9 +86,9 @@ type Server struct {
 	bodyMemory bodyMemory
 	decoding   chan struct{} // as many as may decode bodies at once
 	observe    Observer
-	requests   rate // answered
-	errors     rate // of them, failed by our fault or an engine's
-	outages    outages
+	requests   rate          // answered
+	errors     rate          // of them, failed by our fault or an engine's
+	outages    pd.LogLimiter // of models
 
 	clients  atomic.Pointer[listener]
 	rules    atomic.Pointer[Rules] // nil: none

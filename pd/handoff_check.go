@@ -2,7 +2,6 @@ package pd
 
 import (
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -113,7 +112,7 @@ func (o *Orchestrator) checkLength(st *requestState, b *binding, t *connector.Tr
 		return nil
 	}
 	o.Metrics.mismatches.WithLabelValues(t.To.ID()).Inc()
-	if prompts := o.differences.add(t.To.ID(), time.Now()); prompts > 0 {
+	if prompts := o.differences.Add(t.To.ID(), time.Now()); prompts > 0 {
 		o.Log.Warn("prefill and decode tokenise a prompt differently, it is not handed over", "request_id", st.req.ID,
 			"prefill", t.From.ID(), "decode", t.To.ID(), "prefill_tokens", prefill, "decode_tokens", tokens, "prompts", prompts)
 	}
@@ -141,46 +140,8 @@ func (o *Orchestrator) compareCounts(st *requestState, b *binding, decode api.Us
 		return
 	}
 	o.Metrics.mismatches.WithLabelValues(b.decode.Server().ID()).Inc()
-	if prompts := o.differences.add(b.decode.Server().ID(), time.Now()); prompts > 0 {
+	if prompts := o.differences.Add(b.decode.Server().ID(), time.Now()); prompts > 0 {
 		o.Log.Warn("prefill and decode tokenise a prompt differently, its answer was made from other tokens", "request_id", st.req.ID,
 			"prefill", b.handoff.From.ID(), "decode", b.decode.Server().ID(), "prefill_tokens", prefill, "decode_tokens", decode.Prompt.Tokens, "prompts", prompts)
 	}
-}
-
-// differences are the prompts of which decode servers have other tokens than prefill. While a chat template is rolled
-// out that is each prompt: the log has a line a minute of each server.
-type differences struct {
-	mu      sync.Mutex
-	servers map[string]difference // guarded by mu
-}
-
-// difference is that of one server: when the log had its last line, and its prompts since then.
-type difference struct {
-	logged time.Time
-	since  int
-}
-
-const (
-	differenceSilence = time.Minute
-	mostDifferences   = 1024 // servers; one that is forgotten logs sooner
-)
-
-// add counts a prompt, and returns how many there were since the last line of the log if the next one is due, else 0.
-func (d *differences) add(server string, now time.Time) (prompts int) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	at, known := d.servers[server]
-	at.since++
-	if !known && len(d.servers) >= mostDifferences {
-		clear(d.servers)
-	}
-	if known && now.Sub(at.logged) < differenceSilence {
-		d.servers[server] = at
-		return 0
-	}
-	if d.servers == nil {
-		d.servers = make(map[string]difference)
-	}
-	d.servers[server] = difference{logged: now}
-	return at.since
 }

@@ -49,7 +49,7 @@ type Orchestrator struct {
 
 	engines     connector.EngineIDs
 	pulls       sharedPulls
-	differences differences
+	differences LogLimiter     // of decode servers that have other tokens of a prompt than prefill: each prompt, while a chat template is rolled out
 	legs        sync.WaitGroup // what may end after its request: prefill legs beside a decode, looks at servers that may be dead
 }
 

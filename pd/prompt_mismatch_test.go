@@ -76,22 +76,3 @@ func TestTruncatesByAnswer(t *testing.T) {
 		}
 	}
 }
-
-// Where each prompt differs, as while a chat template is rolled out, a server has a line of the log a minute.
-func TestDifferences_AreLoggedOnceAMinute(t *testing.T) {
-	var d differences
-	start, logged := time.Now(), map[string][]int{}
-	for second := range 130 {
-		for _, server := range []string{"a", "b"} {
-			if n := d.add(server, start.Add(time.Duration(second)*time.Second)); n > 0 {
-				logged[server] = append(logged[server], n)
-			}
-		}
-	}
-	for i := range 2 * mostDifferences {
-		d.add(fmt.Sprint(i), start)
-	}
-	if want := []int{1, 60, 60}; !slices.Equal(logged["a"], want) || !slices.Equal(logged["b"], want) || len(d.servers) > mostDifferences {
-		t.Errorf("logged %v, want %v of each; %d servers are kept", logged, want, len(d.servers))
-	}
-}

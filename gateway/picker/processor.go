@@ -30,7 +30,7 @@ type processor struct {
 	cfg     Config
 	gateway *gateway.Server
 	log     *slog.Logger
-	modes   wrongModes
+	modes   pd.LogLimiter // of filters that show no whole bodies: each of their requests fails
 }
 
 // Process is the conversation about one request. Where it returns without an error Envoy goes on
@@ -172,7 +172,7 @@ func (c *conversation) obey(mode *extproc.ProtocolConfiguration, without bool) e
 	case asked == filterv3.ProcessingMode_BUFFERED:
 		c.buffered = true
 	default:
-		if refused := c.modes.add(time.Now()); refused > 0 {
+		if refused := c.modes.Add("", time.Now()); refused > 0 {
 			c.log.Error("the proxy's ext_proc filter does not show whole bodies of requests: set request_body_mode to FULL_DUPLEX_STREAMED or BUFFERED", "request_body_mode", asked.String(), "refused", refused)
 		}
 		return grpcstatus.Error(codes.FailedPrecondition, "request_body_mode must be FULL_DUPLEX_STREAMED or BUFFERED")
