@@ -205,9 +205,10 @@ func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now ti
 	ch.turns.Observe(own, home, now)
 	b.reason = r.aloneReason(v, b.chosen)
 	demand := ch.demand(r, now)
+	few, alone, mayBeAlone := ch.Cost.Review(demand, &v.candidates, &b.chosen)
 	if b.chosen.Prefill == "" {
 		ch.Metrics.aggregated.WithLabelValues(b.reason).Inc()
-	} else if alone, ok := ch.Cost.Aggregated(demand, &v.candidates); ok {
+	} else if mayBeAlone {
 		b.aggregated = alone.Terms
 	}
 	mismatch := ""
@@ -215,7 +216,7 @@ func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now ti
 		mismatch = v.pairMismatch(r.base)
 	}
 	b.choice = decision.Choice{
-		Demand: demand, Prompt: r.prefix.knowledge(), Candidates: ch.Cost.Shortlist(demand, &v.candidates, &b.chosen), Chosen: b.chosen, Reason: b.reason, Mismatch: mismatch,
+		Demand: demand, Prompt: r.prefix.knowledge(), Candidates: few, Chosen: b.chosen, Reason: b.reason, Mismatch: mismatch,
 		Panic: v.ignoreBreakers || v.prefillPanic || v.decodePanic,
 	}
 }

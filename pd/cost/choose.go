@@ -113,12 +113,8 @@ func (m *Model) Choose(r Demand, f *Candidates, tie func(n int) int) (best Alter
 	return f.Alternative(&w.servers, &w.ticket, pair, price), true
 }
 
-// Aggregated is the cheapest way to have decode alone run a request, false if there is none. Pairs are
-// compared with it.
-func (m *Model) Aggregated(r Demand, f *Candidates) (best Alternative, found bool) {
-	w := pricings.Get().(*pricing)
-	defer pricings.Put(w)
-	w.put(m, r, f)
+// aggregated is the cheapest way to have decode alone run a request, false if there is none.
+func (w *pricing) aggregated(f *Candidates) (best Alternative, found bool) {
 	w.servers.Start = order.Pair{}
 	pair, cost := w.servers.BestAggregated(&w.ticket, math.Inf(1))
 	if math.IsInf(cost, 1) {

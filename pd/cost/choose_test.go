@@ -336,7 +336,7 @@ func TestAggregated_IsTheCheapestWithoutAPrefillServer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f, r := randomField(t), Demand{PromptTokens: rapid.IntRange(0, 100_000).Draw(t, "prompt"), OutputTokens: rapid.IntRange(1, 2000).Draw(t, "output")}
 		m := Default()
-		got, ok := m.Aggregated(r, &f)
+		got, ok := aggregated(&m, r, &f)
 		any := false
 		for _, a := range m.Alternatives(r, &f, got.Price) {
 			if a.Prefill != "" {

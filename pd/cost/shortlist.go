@@ -39,16 +39,28 @@ func (f *Candidates) Count() (prefills, decodes int) {
 // AreFew reports whether a shortlist of the servers is they themselves.
 func (f *Candidates) AreFew() bool { return len(f.Prefill) <= Listed && len(f.Decode) <= Listed }
 
-// Shortlist is the servers on which a choice was likeliest to fall, at most Listed of each role, the chosen ones among
-// them: a copy, or all where they are few. Priced again, an alternative costs among them what it cost among all.
-func (m *Model) Shortlist(r Demand, f *Candidates, chosen *Alternative) Candidates {
-	few := *f
-	if f.AreFew() {
-		return few
+// Review is what is remembered of a choice: its servers, in a shortlist, and the cheapest way to have decode alone run the
+// request, which a pair is compared with; false where that was chosen, or there is none.
+func (m *Model) Review(r Demand, f *Candidates, chosen *Alternative) (few Candidates, alone Alternative, mayBeAlone bool) {
+	if chosen.Prefill == "" && f.AreFew() {
+		return *f, Alternative{}, false
 	}
 	w := pricings.Get().(*pricing)
 	defer pricings.Put(w)
 	w.put(m, r, f)
+	if chosen.Prefill != "" {
+		alone, mayBeAlone = w.aggregated(f)
+	}
+	return w.shortlist(f, chosen), alone, mayBeAlone
+}
+
+// shortlist is the servers on which a choice was likeliest to fall, at most Listed of each role, the chosen ones among
+// them: a copy, or all where they are few. Priced again, an alternative costs among them what it cost among all.
+func (w *pricing) shortlist(f *Candidates, chosen *Alternative) Candidates {
+	few := *f
+	if f.AreFew() {
+		return few
+	}
 	few.Whole = &Whole{Prefills: len(f.Prefill), Decodes: len(f.Decode), Reference: f.reference, Step: w.servers.MeanStep(), Groups: f.groups()}
 	pair := order.Pair{Prefill: order.Aggregated, Decode: IndexOf(f.Decode, chosen.Decode)}
 	if chosen.Prefill != "" {

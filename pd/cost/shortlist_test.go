@@ -27,6 +27,12 @@ func randomFleet(rng *rand.Rand) *Candidates {
 	return f
 }
 
+// aggregated is the cheapest way to have decode alone run a request.
+func aggregated(m *Model, r Demand, f *Candidates) (Alternative, bool) {
+	_, alone, mayBeAlone := m.Review(r, f, &Alternative{Prefill: "another way"})
+	return alone, mayBeAlone
+}
+
 // A shortlist has the chosen servers, and the others that the choice was likeliest to fall on; and what is priced again
 // among them costs what it costs among all.
 func TestShortlist_IsPricedAsAllAre(t *testing.T) {
@@ -41,7 +47,7 @@ func TestShortlist_IsPricedAsAllAre(t *testing.T) {
 			continue
 		}
 		chosen := all[rng.IntN(len(all))] // as a turn, or a tie, may have it
-		few := m.Shortlist(r, f, &chosen)
+		few, _, _ := m.Review(r, f, &chosen)
 		if len(few.Prefill) > Listed || len(few.Decode) > Listed {
 			t.Fatalf("%d and %d servers are listed", len(few.Prefill), len(few.Decode))
 		}
@@ -67,8 +73,8 @@ func TestShortlist_IsPricedAsAllAre(t *testing.T) {
 		if IndexOf(few.Decode, chosen.Decode) < 0 || chosen.Prefill != "" && IndexOf(few.Prefill, chosen.Prefill) < 0 {
 			t.Fatalf("fleet %d: %s and %s were chosen, and are not listed", n, chosen.Prefill, chosen.Decode)
 		}
-		alone, mayBeAlone := m.Aggregated(r, f)
-		if least, is := m.Aggregated(r, &few); is != mayBeAlone || is && least.Terms != alone.Terms {
+		alone, mayBeAlone := aggregated(&m, r, f)
+		if least, is := aggregated(&m, r, &few); is != mayBeAlone || is && least.Terms != alone.Terms {
 			t.Fatalf("fleet %d: alone it costs %+v, among all %+v", n, least.Terms, alone.Terms)
 		}
 	}
@@ -87,7 +93,7 @@ func TestShortlist_HasTheCheapest(t *testing.T) {
 	}
 	r := Demand{PromptTokens: 4000, OutputTokens: 100}
 	chosen, _ := m.Choose(r, f, rand.New(rand.NewPCG(1, 2)).IntN)
-	few := m.Shortlist(r, f, &chosen)
+	few, _, _ := m.Review(r, f, &chosen)
 	for i := range 5 {
 		id := fmt.Sprintf("10.0.0.%d:8000", 10*i+7)
 		if IndexOf(few.Prefill, id) < 0 || IndexOf(few.Decode, id) < 0 {
