@@ -86,7 +86,17 @@ func gaugesOf(exposition string) []namedGauge {
 	return nil
 }
 
-// expose registers the gauges of a rank under the names of another engine than vLLM.
+// observers each observe what is observed.
+type observers []prometheus.Observer
+
+func (o observers) Observe(v float64) {
+	for _, each := range o {
+		each.Observe(v)
+	}
+}
+
+// expose registers the gauges of a rank under the names of another engine than vLLM, and what TensorRT-LLM's prefills
+// took (tensorrt_llm/metrics/collector.py, histogram_prefill_time_request).
 func expose(registry *prometheus.Registry, exposition string, r *rank) {
 	labels := prometheus.Labels{"model_name": r.cfg.Model}
 	switch exposition {
@@ -94,6 +104,13 @@ func expose(registry *prometheus.Registry, exposition string, r *rank) {
 		labels["dp_rank"], labels["tp_rank"] = strconv.Itoa(r.index), "0"
 	case ExpositionVLLMOld:
 		labels["engine"] = strconv.Itoa(r.index)
+	}
+	if exposition == ExpositionTRTLLM {
+		prefill := prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "trtllm_request_prefill_time_seconds", Help: "First batch to first token.", ConstLabels: labels, Buckets: secondsBuckets,
+		})
+		registry.MustRegister(prefill)
+		r.meters.prefill = observers{prefill, r.meters.prefill} // the last is what makes the page be written anew
 	}
 	for _, s := range gaugesOf(exposition) {
 		registry.MustRegister(prometheus.NewGaugeFunc( // the registry is new

@@ -1,6 +1,9 @@
 package engine
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestTRTLLM_GenerationNeedsWhatTheContextSaid(t *testing.T) {
 	as := func(role string) func(*Config) {
@@ -37,6 +40,18 @@ func TestTRTLLM_GenerationNeedsWhatTheContextSaid(t *testing.T) {
 	post(t, p, "/v1/chat/completions", body.with(fields{"disaggregated_params": fields{"request_type": "context_only", "disagg_request_id": id}}))
 	if n := p.State().HandoffsRejectedByReason[rejectedUsed]; n != 1 {
 		t.Errorf("an id was used twice, and %d were rejected", n)
+	}
+}
+
+// What prefills took is on the page of metrics, as TensorRT-LLM has it, with each request that has ended.
+func TestTRTLLM_CountsWhatPrefillsTook(t *testing.T) {
+	e := start(t, func(cfg *Config) { cfg.Connector = ConnectorTRTLLM })
+	for _, want := range []string{"0", "1", "2"} {
+		_, page := get(t, e.URL()+"/prometheus/metrics")
+		if line := `trtllm_request_prefill_time_seconds_count{model_name="sim-model"} ` + want + "\n"; !strings.Contains(string(page), line) {
+			t.Errorf("want %s\n%s", line, page)
+		}
+		ask[chatAnswer](t, e, "/v1/chat/completions", chatBody(60, 5))
 	}
 }
 

@@ -77,6 +77,10 @@ trtllm_num_requests_waiting{model_name="m"} 3
 trtllm_kv_cache_utilization{model_name="m"} 0.62
 trtllm_kv_cache_tokens_per_block{model_name="m"} 32
 trtllm_kv_cache_max_blocks{model_name="m"} 100
+# TYPE trtllm_request_prefill_time_seconds histogram
+trtllm_request_prefill_time_seconds_bucket{model_name="m",le="+Inf"} 5
+trtllm_request_prefill_time_seconds_sum{model_name="m"} 0.5
+trtllm_request_prefill_time_seconds_count{model_name="m"} 5
 `
 
 func known(v float64) Gauge { return Gauge{v, true} }
@@ -114,7 +118,7 @@ func TestParseMetrics(t *testing.T) {
 		{"SGLang, all ranks", sglangExposition, nil, Load{Engine: "sglang", Running: known(8), Waiting: known(3), RunningTokens: known(1600), KVUsed: known(.9), KVTokens: known(2000)}},
 		{"SGLang, one rank", sglangExposition, &zero, Load{Engine: "sglang", Running: known(3), Waiting: known(2), RunningTokens: known(700), KVUsed: known(.7), KVTokens: known(1000)}},
 		{"Triton", tritonExposition, nil, Load{Engine: "triton", Running: known(6), Waiting: known(2), KVUsed: known(.5), KVTokens: known(64 * 6239), BlockTokens: known(64)}},
-		{"TensorRT-LLM", trtllmExposition, nil, Load{Engine: "trtllm", Running: known(4), Waiting: known(3), KVUsed: known(.62), KVTokens: known(3200), BlockTokens: known(32)}},
+		{"TensorRT-LLM", trtllmExposition, nil, Load{Engine: "trtllm", Running: known(4), Waiting: known(3), KVUsed: known(.62), KVTokens: known(3200), BlockTokens: known(32), Prefills: known(5), PrefillSeconds: known(.5)}},
 		{"statistics off", "python_info{version=\"3\"} 1\n", nil, Load{}},
 		{"empty", "", nil, Load{}},
 		{"NaN and infinity", "vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf\nvllm:kv_cache_usage_perc -1\n", nil, Load{}},

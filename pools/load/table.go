@@ -104,6 +104,8 @@ func DefaultTables() []Table {
 			KVUsed:      name("trtllm_kv_cache_utilization"),
 			BlockTokens: name("trtllm_kv_cache_tokens_per_block"),
 			Blocks:      name("trtllm_kv_cache_max_blocks"),
+			Prefills:    name("trtllm_request_prefill_time_seconds_count"),
+			PrefillTime: name("trtllm_request_prefill_time_seconds_sum"),
 		}},
 	}
 }
