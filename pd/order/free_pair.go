@@ -19,14 +19,14 @@ func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 
 // bestFreePair is bestFree of those with a prefill server.
 func (o *Order) bestFreePair(t *Ticket, s *Servers) (pair Pair, least float64) {
-	price, decoding := o.price(t), o.fastestDecode.leastCost(t)
-	least, behind := o.boundFree(t, s, price)
+	price := o.price(t)
+	least, decoding := o.boundFree(t, s, price)
 	found := false
 	for _, p := range o.free {
 		if t.awaitsRest(p, &s.Prefill[p]) {
 			continue
 		}
-		if _, half := s.prefillSide(t, p, t.on(p), price); half+t.on(p).leastTransfer+decoding >= least || half+behind >= least {
+		if _, half := s.prefillSide(t, p, t.on(p), price); half+t.on(p).leastTransfer+decoding >= least {
 			continue
 		}
 		if d, cost := s.bestFrom(t, p, t.on(p), price, least); cost < least {
@@ -43,12 +43,12 @@ func (o *Order) bestFreePair(t *Ticket, s *Servers) (pair Pair, least float64) {
 // of the servers each one that is cheaper than those before it would be looked at with all decode servers.
 const manyFree = 4
 
-// boundFree is a little more than what the best free pair costs, by the best one of the cheapest prefill server, and a
-// little less than what any pair costs behind its prefill server. Of few servers both say nothing.
-func (o *Order) boundFree(t *Ticket, s *Servers, price float64) (least, behind float64) {
-	least, behind = math.Inf(1), math.Inf(-1)
+// boundFree is a little more than what the best free pair costs, by the best one of the cheapest prefill server, and less
+// than what any decode server costs behind the transfer. Of few servers the first says nothing.
+func (o *Order) boundFree(t *Ticket, s *Servers, price float64) (least, decoding float64) {
+	least, decoding = math.Inf(1), o.fastestDecode.leastCost(t)
 	if len(o.free) < manyFree {
-		return least, behind
+		return least, decoding
 	}
 	cheapest := -1
 	for _, p := range o.free {
@@ -57,10 +57,10 @@ func (o *Order) boundFree(t *Ticket, s *Servers, price float64) (least, behind f
 		}
 	}
 	if cheapest < 0 {
-		return math.Inf(1), behind
+		return math.Inf(1), decoding
 	}
 	_, cost := s.bestFrom(t, cheapest, t.on(cheapest), price, math.Inf(1))
-	return cost + rounding, s.leastDecodeSide(t) - rounding
+	return cost + rounding, max(decoding, s.leastDecoding(t)-rounding)
 }
 
 // leastAggregated is less than any decode server costs a request that it computes the prompt of.

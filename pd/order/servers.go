@@ -328,13 +328,23 @@ func wrap(k, n int) int {
 
 // leastDecodeSide is the least that a pair can cost behind its prefill server.
 func (s *Servers) leastDecodeSide(t *Ticket) float64 {
+	return s.leastBehind(t, func(d int) float64 { return t.Missing[d] * s.Links.Fastest })
+}
+
+// leastDecoding is the least that a pair can cost behind its transfer.
+func (s *Servers) leastDecoding(t *Ticket) float64 {
+	return s.leastBehind(t, func(int) float64 { return 0 })
+}
+
+// leastBehind is the least that a decode server costs a pair, and that costs to get there.
+func (s *Servers) leastBehind(t *Ticket, transfer func(d int) float64) float64 {
 	least, token := math.Inf(1), float64(fromDecode)
 	if t.FirstFromPrefill {
 		token = 0
 	}
 	for d := range s.Decode {
 		if state := &s.Decode[d]; s.fitsPair(t, state) {
-			least = min(least, t.Missing[d]*s.Links.Fastest+s.decodeSideUnqueued(t, state, 0, token))
+			least = min(least, transfer(d)+s.decodeSideUnqueued(t, state, 0, token))
 		}
 	}
 	return least
