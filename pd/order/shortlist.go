@@ -24,6 +24,10 @@ func (s *Servers) Cheapest(t *Ticket, pair Pair, price float64, most int) (prefi
 	if best, cost := s.BestAggregated(t, math.Inf(1)); !math.IsInf(cost, 1) {
 		alone = best.Decode
 	}
+	var on prefillCost
+	if pair.Prefill != Aggregated {
+		on = t.pricedOn(pair.Prefill, price)
+	}
 	decodes = cheapest(len(s.Decode), most, func(d int) float64 {
 		switch state := &s.Decode[d]; {
 		case d == pair.Decode || d == alone:
@@ -33,7 +37,6 @@ func (s *Servers) Cheapest(t *Ticket, pair Pair, price float64, most int) (prefi
 		case pair.Prefill == Aggregated:
 			return s.decodeSide(t, state, 0, fromDecode)
 		}
-		on := t.pricedOn(pair.Prefill, price)
 		return s.costOnPair(t, Pair{pair.Prefill, d}, &on, t.Missing[d], at(t.DecodeReady, d), price)
 	})
 	return prefills, decodes
