@@ -54,7 +54,7 @@ func endBySecondSignal(name string, stop func()) {
 	second := make(chan os.Signal, 1)
 	signal.Notify(second, os.Interrupt, syscall.SIGTERM)
 	stop()
-	came := <-second
+	came := awaitSecond(second)
 	fmt.Fprintf(os.Stderr, "%s: a second signal (%s) ends it at once; what was under way is cut off\n", name, came)
 	signal.Reset(os.Interrupt, syscall.SIGTERM)
 	if number, ok := came.(syscall.Signal); ok {
@@ -62,6 +62,21 @@ func endBySecondSignal(name string, stop func()) {
 		time.Sleep(time.Second)                    // the signal comes to a thread of the runtime
 		os.Exit(128 + int(number))                 // it is ignored, as whoever began the program had it
 	}
+}
+
+// sentTwice is within what time a second signal is the first one again: timeout(1), and some that run containers, send
+// it to the process and to its group.
+const sentTwice = 500 * time.Millisecond
+
+// awaitSecond waits for a signal that is not the first one sent twice.
+func awaitSecond(signals <-chan os.Signal) os.Signal {
+	first := time.Now()
+	for came := range signals {
+		if time.Since(first) >= sentTwice {
+			return came
+		}
+	}
+	return nil // it is never closed
 }
 
 // execute runs a program. Of a command that only holds others cobra would print the help, as if all were well,

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -75,6 +76,27 @@ func TestMain_ASecondSignalEndsItAndSaysSo(t *testing.T) {
 	if !strings.Contains(said.String(), "tool: a second signal (terminated) ends it at once") {
 		t.Errorf("it said %q", said.String())
 	}
+}
+
+// timeout(1) sends its signal to the process and to the process' group: that is one signal, and streams run to their end.
+func TestAwaitSecond_ASignalSentTwiceIsOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		signals := make(chan os.Signal, 1)
+		ended := make(chan os.Signal, 1)
+		go func() { ended <- awaitSecond(signals) }()
+		synctest.Wait()
+		signals <- syscall.SIGTERM
+		synctest.Wait()
+		select {
+		case <-ended:
+			t.Fatal("the first signal sent twice counts as a second one")
+		case <-time.After(sentTwice):
+		}
+		signals <- syscall.SIGINT
+		if came := <-ended; came != syscall.SIGINT {
+			t.Errorf("ended by %v", came)
+		}
+	})
 }
 
 // Where a command is mistyped that stands under another, no help goes to where its output was to go.
