@@ -84,10 +84,12 @@ func chatChoice(choice api.Value, names []string) ([]byte, error) {
 	if err := onlyFields(c, "tool_choice", "type", "name", "disable_parallel_tool_use"); err != nil {
 		return nil, err
 	}
-	if alone := c.Get("disable_parallel_tool_use"); !alone.Null() && string(alone) != "false" {
+	kind, _ := c.Get("type").String()
+	alone := c.Get("disable_parallel_tool_use")
+	isOneAnyway := kind == "tool" && string(alone) == "true" // engines call a tool that is named once
+	if !alone.Null() && string(alone) != "false" && !isOneAnyway {
 		return nil, inexact("disable_parallel_tool_use, which only some versions of engines follow")
 	}
-	kind, _ := c.Get("type").String()
 	if kind != "tool" && !c.Get("name").Null() {
 		return nil, inexact("a tool_choice that names a tool without choosing it")
 	}
