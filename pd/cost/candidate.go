@@ -1,7 +1,6 @@
 package cost
 
 import (
-	"slices"
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate/cached"
@@ -175,23 +174,34 @@ func (f *Candidates) Supported(first time.Duration, a *Alternative) time.Duratio
 
 // Only is a copy with none but a chosen pair; prefill is "" where decode runs alone.
 func (f *Candidates) Only(prefill, decode string) Candidates {
-	one := *f
-	p, d := IndexOf(f.Prefill, prefill), IndexOf(f.Decode, decode)
-	one.Prefill, one.Decode, one.Awaiting = nil, nil, nil
-	if d >= 0 {
-		one.Decode = slices.Clone(f.Decode[d : d+1])
+	var prefills, decodes []int
+	if p := IndexOf(f.Prefill, prefill); p >= 0 {
+		prefills = []int{p}
 	}
-	if p >= 0 {
-		one.Prefill = slices.Clone(f.Prefill[p : p+1])
-		if f.Awaiting != nil {
-			one.Awaiting = []int{f.Awaiting[p]}
-		}
+	if d := IndexOf(f.Decode, decode); d >= 0 {
+		decodes = []int{d}
 	}
-	one.Links = order.NewLinkTable(len(one.Prefill), len(one.Decode))
-	if p >= 0 && d >= 0 {
-		one.Links.CopyPair(f.Links, p*len(f.Decode)+d)
+	return f.part(prefills, decodes)
+}
+
+// part is a copy with some of the prefill and of the decode servers, by their numbers.
+func (f *Candidates) part(prefills, decodes []int) Candidates {
+	some := *f
+	some.Prefill, some.Decode, some.Awaiting = picked(f.Prefill, prefills), picked(f.Decode, decodes), picked(f.Awaiting, prefills)
+	some.Links = f.Links.Part(prefills, decodes, len(f.Decode))
+	return some
+}
+
+// picked are some elements of a list; none of an empty one.
+func picked[T any](all []T, numbers []int) []T {
+	if len(all) == 0 || len(numbers) == 0 {
+		return nil
 	}
-	return one
+	some := make([]T, len(numbers))
+	for i, n := range numbers {
+		some[i] = all[n]
+	}
+	return some
 }
 
 // decodeOf is the number of a server among those that decode, -1 if it is not one. Both

@@ -86,11 +86,7 @@ func (m *Model) PriceServers(f *Candidates, s *order.Servers) {
 		f.Decode[i].priceStep(&s.Decode[i])
 	}
 	f.combineGroups(s.Decode)
-	step := s.MeanStep()
-	if f.Whole != nil {
-		step = f.Whole.Step
-	}
-	s.CompareSteps(step)
+	s.CompareSteps(f.meanStep(s))
 }
 
 // resized is a slice of n elements, whatever is in them.

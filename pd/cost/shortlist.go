@@ -57,31 +57,24 @@ func (m *Model) Review(r Demand, f *Candidates, chosen *Alternative) (few Candid
 // shortlist is the servers on which a choice was likeliest to fall, at most Listed of each role, the chosen ones among
 // them: a copy, or all where they are few. Priced again, an alternative costs among them what it cost among all.
 func (w *pricing) shortlist(f *Candidates, chosen *Alternative) Candidates {
-	few := *f
 	if f.AreFew() {
-		return few
+		return *f
 	}
-	few.Whole = &Whole{Prefills: len(f.Prefill), Decodes: len(f.Decode), Reference: f.reference, Step: w.servers.MeanStep(), Groups: f.groups()}
 	pair := order.Pair{Prefill: order.Aggregated, Decode: IndexOf(f.Decode, chosen.Decode)}
 	if chosen.Prefill != "" {
 		pair.Prefill = IndexOf(f.Prefill, chosen.Prefill)
 	}
-	prefills, decodes := w.servers.Cheapest(&w.ticket, pair, chosen.Price, Listed)
-	few.Prefill, few.Decode, few.Awaiting = picked(f.Prefill, prefills), picked(f.Decode, decodes), picked(f.Awaiting, prefills)
-	few.Links = f.Links.Part(prefills, decodes, len(f.Decode))
+	few := f.part(w.servers.Cheapest(&w.ticket, pair, chosen.Price, Listed))
+	few.Whole = &Whole{Prefills: len(f.Prefill), Decodes: len(f.Decode), Reference: f.reference, Step: f.meanStep(&w.servers), Groups: f.groups()}
 	return few
 }
 
-// picked are some elements of a list; none of an empty one.
-func picked[T any](all []T, numbers []int) []T {
-	if len(all) == 0 {
-		return nil
+// meanStep is the seconds of a decode step, in the mean of all decode servers.
+func (f *Candidates) meanStep(s *order.Servers) float64 {
+	if f.Whole != nil {
+		return f.Whole.Step
 	}
-	some := make([]T, len(numbers))
-	for i, n := range numbers {
-		some[i] = all[n]
-	}
-	return some
+	return s.MeanStep()
 }
 
 // groups are those in which decode servers step together.

@@ -52,15 +52,12 @@ func (l *LinkTable) After(start float64, pair int, bytes float64) float64 {
 	return pairLinks{l.Latency, l.SecondsPerByte}.after(start, pair, bytes)
 }
 
-// CopyPair makes this a table of one pair, copied from another table.
-func (l *LinkTable) CopyPair(from *LinkTable, pair int) {
-	l.Latency[0], l.SecondsPerByte[0] = from.Latency[pair], from.SecondsPerByte[pair]
-	l.Fastest = from.SecondsPerByte[pair]
-}
-
 // Part is the links between some prefill and some decode servers, of so many.
 func (l *LinkTable) Part(prefills, decodes []int, all int) *LinkTable {
 	part := NewLinkTable(len(prefills), len(decodes))
+	if len(part.Latency) == 0 {
+		return part
+	}
 	part.Fastest = l.Fastest
 	for i, p := range prefills {
 		for j, d := range decodes {
