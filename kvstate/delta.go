@@ -91,6 +91,27 @@ func (s *Source) snapshotLocked() []byte {
 	return s.encodeLocked(&j)
 }
 
+// sealed is a message to another index, with its checksum.
+func sealed(body []byte) []byte {
+	return binary.LittleEndian.AppendUint32(body, crc32.Checksum(body, castagnoli))
+}
+
+// unsealed is the body of a message of a version, which begins with that and the mark of the seed, and has a head of so
+// many bytes: it came as it was sent, and was made with the same secret.
+func (ix *Index) unsealed(message []byte, version byte, head int) (body []byte, err error) {
+	if len(message) < head+4 || message[0] != version {
+		return nil, ErrDelta
+	}
+	body, sum := message[:len(message)-4], message[len(message)-4:]
+	switch {
+	case crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(sum):
+		return nil, fmt.Errorf("%w: damaged", ErrDelta)
+	case binary.LittleEndian.Uint64(body[1:]) != ix.seed.mark:
+		return nil, fmt.Errorf("%w: made with another secret", ErrDelta)
+	}
+	return body, nil
+}
+
 func (s *Source) encodeLocked(j *journal) []byte {
 	b := make([]byte, 0, deltaHead+len(j.ops)+4)
 	b = append(b, deltaVersion)
@@ -99,8 +120,7 @@ func (s *Source) encodeLocked(j *journal) []byte {
 	b = appendStamp(b, j.from)
 	b = appendStamp(b, s.seq.last)
 	b = append(b, oneIf(j.fresh))
-	b = append(b, j.ops...)
-	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	return sealed(append(b, j.ops...))
 }
 
 func appendStamp(b []byte, s stamp) []byte {
@@ -133,15 +153,9 @@ func (s *Source) Apply(delta []byte) error {
 }
 
 func (s *Source) applyDeltaLocked(delta []byte) error {
-	if len(delta) < deltaHead+4 || delta[0] != deltaVersion {
-		return ErrDelta
-	}
-	body, crc := delta[:len(delta)-4], delta[len(delta)-4:]
-	if crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(crc) {
-		return fmt.Errorf("%w: damaged", ErrDelta)
-	}
-	if binary.LittleEndian.Uint64(delta[1:]) != s.index.seed.mark {
-		return fmt.Errorf("%w: made with another secret", ErrDelta)
+	body, err := s.index.unsealed(delta, deltaVersion, deltaHead)
+	if err != nil {
+		return err
 	}
 	epoch := binary.LittleEndian.Uint64(delta[9:])
 	from, to, fresh := readStamp(delta[17:]), readStamp(delta[34:]), delta[51] == 1
@@ -162,7 +176,7 @@ func (s *Source) applyDeltaLocked(delta []byte) error {
 	}
 	s.age = s.index.age.now()
 	confirmed := s.counts.Stored
-	err := s.applyOps(body[deltaHead:])
+	err = s.applyOps(body[deltaHead:])
 	s.index.age.confirm(int(s.counts.Stored - confirmed))
 	s.recount()
 	if err != nil {

@@ -3,7 +3,6 @@ package kvstate
 import (
 	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"time"
 )
 
@@ -47,35 +46,32 @@ func (s *Source) TakePuts() []byte {
 	b := make([]byte, 0, putsHead+len(blocks)+4)
 	b = binary.LittleEndian.AppendUint64(append(b, putsVersion), s.index.seed.mark)
 	b = binary.LittleEndian.AppendUint64(b, uint64(time.Now().UnixMilli()))
-	b = append(b, blocks...)
-	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	return sealed(append(b, blocks...))
 }
 
 // ApplyPuts notes what the same source of another index heard of its store, and how long ago by
 // the clocks of both.
 func (s *Source) ApplyPuts(heard []byte) error {
-	body := len(heard) - 4
-	switch {
-	case body < putsHead || (body-putsHead)%putSize != 0 || heard[0] != putsVersion:
-		return ErrDelta
-	case crc32.Checksum(heard[:body], castagnoli) != binary.LittleEndian.Uint32(heard[body:]):
-		return fmt.Errorf("%w: damaged", ErrDelta)
-	case binary.LittleEndian.Uint64(heard[1:]) != s.index.seed.mark:
-		return fmt.Errorf("%w: made with another secret", ErrDelta)
+	body, err := s.index.unsealed(heard, putsVersion, putsHead)
+	if err != nil {
+		return err
 	}
-	ago := time.Since(time.UnixMilli(int64(binary.LittleEndian.Uint64(heard[9:]))))
+	if (len(body)-putsHead)%putSize != 0 {
+		return ErrDelta
+	}
+	ago := time.Since(time.UnixMilli(int64(binary.LittleEndian.Uint64(body[9:]))))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil
 	}
-	for at := putsHead; at < body; at += putSize {
-		own, tier := Hash(binary.LittleEndian.Uint64(heard[at+1:])), Tier(heard[at]%putIsThere)
+	for at := putsHead; at < len(body); at += putSize {
+		own, tier := Hash(binary.LittleEndian.Uint64(body[at+1:])), Tier(body[at]%putIsThere)
 		if tier == GPU || tier >= tiers {
 			return fmt.Errorf("%w: a store in tier %d", ErrDelta, tier)
 		}
 		switch {
-		case heard[at] >= putIsThere:
+		case body[at] >= putIsThere:
 			s.storeIn(tier).believeSince(ago, own)
 			s.counts.Stored++
 		case s.store != nil:
