@@ -16,15 +16,15 @@ func (x *exchange) impliedModel() (string, error) {
 	if x.dialect.Native {
 		return x.server.nativeModel(), nil
 	}
-	all := x.server.baseModels()
-	may := slices.DeleteFunc(slices.Clone(all), func(model string) bool { return !x.key.May(model) })
-	switch {
-	case len(all) == 0:
+	models := x.server.baseModels()
+	if len(models) == 0 {
 		return "", nil
-	case len(may) != 1:
+	}
+	models = slices.DeleteFunc(models, func(model string) bool { return !x.key.May(model) })
+	if len(models) != 1 {
 		return "", errNoModel
 	}
-	return may[0], nil
+	return models[0], nil
 }
 
 // nativeModel is the model of the native servers.

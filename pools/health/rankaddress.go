@@ -21,7 +21,8 @@ func newRankAddresses(interval time.Duration) *rankAddresses {
 	return &rankAddresses{oldest: shortestPause(interval), shared: make(map[string]*rankAddress)}
 }
 
-// join has a server that is a rank asked together with the others at its address, until leave is called. Ranks whose metrics are elsewhere, at places of their own, are read by themselves.
+// join has a server that is a rank asked together with the others at its address, until leave is called. Ranks whose
+// metrics are elsewhere, at places of their own, are read by themselves.
 func (a *rankAddresses) join(p *prober) (leave func()) {
 	if p.server.Rank == nil {
 		return func() {}

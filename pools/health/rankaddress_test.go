@@ -72,17 +72,22 @@ func (e *ranksEngine) asked(path string, in time.Duration) (times int) {
 	return times
 }
 
+// specs are the engine's ranks, as servers.
+func (e *ranksEngine) specs() (all []pools.Spec) {
+	for r := range e.ranks {
+		s := spec("http://10.0.0.1:8000", pools.Decode)
+		s.Rank = &r
+		all = append(all, s)
+	}
+	return all
+}
+
 // The ranks behind one address read their loads from one page an interval, which none of them has later than it would have
 // its own: also after the page could not be read for a while, and after a rank has gone.
 func TestProbes_RanksBehindOneAddressReadOnePage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, interval := &ranksEngine{ranks: 8}, pools.Default().ProbeInterval
-		var specs []pools.Spec
-		for r := range e.ranks {
-			s := spec("http://10.0.0.1:8000", pools.Decode)
-			s.Rank = &r
-			specs = append(specs, s)
-		}
+		specs := e.specs()
 		f := fleetOf(t, pools.Default(), e, specs...)
 		synctest.Wait()
 		known := func(when string, turn int) {
@@ -125,13 +130,7 @@ func TestProbes_RanksBehindOneAddressReadOnePage(t *testing.T) {
 func TestProbes_RanksBehindOneAddressAskForItsHealthOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, interval := &ranksEngine{ranks: 8}, pools.Default().ProbeInterval
-		var specs []pools.Spec
-		for r := range e.ranks {
-			s := spec("http://10.0.0.1:8000", pools.Decode)
-			s.Rank = &r
-			specs = append(specs, s)
-		}
-		f := fleetOf(t, pools.Default(), e, specs...)
+		f := fleetOf(t, pools.Default(), e, e.specs()...)
 		synctest.Wait()
 		up := func(models int) (n int) {
 			for _, s := range f.Servers() {

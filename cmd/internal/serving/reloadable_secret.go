@@ -7,8 +7,8 @@ import (
 	"github.com/tandem-gateway/tandem/cmd/internal/secretfile"
 )
 
-// reloadableSecret is what a file holds that engines or operators ask for. It may be replaced while the gateway runs, as Kubernetes
-// replaces the files of a mounted Secret.
+// reloadableSecret is what a file holds that engines or operators ask for. It may be replaced while the gateway runs, as
+// Kubernetes replaces the files of a mounted Secret.
 type reloadableSecret struct {
 	setting, file string
 	loaded        []byte // hash of the file as it was at the start
