@@ -6,8 +6,10 @@ import (
 	"time"
 )
 
-// logSilence is the time between two lines of the log on the same thing.
-const logSilence = time.Minute
+const (
+	logSilence = time.Minute // between two lines of the log on the same thing
+	mostFaults = 1024        // things at once; one that is forgotten is logged sooner
+)
 
 // LogLimiter bounds the log where something is wrong that each request meets: it has a line a minute for each thing that
 // is wrong, such as a server or a model, and says how many requests met it. Metrics count them. Its zero value has met
@@ -32,6 +34,9 @@ func (l *LogLimiter) Add(fault string, now time.Time) (met int) {
 	f := l.faults[fault]
 	if f == nil {
 		f = new(loggedFault)
+		if len(l.faults) >= mostFaults {
+			clear(l.faults)
+		}
 		if l.faults == nil {
 			l.faults = make(map[string]*loggedFault)
 		}
