@@ -158,9 +158,7 @@ func newCluster(trace *Trace, s *Scenario, policy *Policy, seed uint64) (*cluste
 	if s.BurstEvery > 0 {
 		trace = trace.withBursts(s.BurstEvery, s.BurstSize)
 	}
-	if policy.Exact {
-		s = s.withoutDelays()
-	}
+	s = policy.on(s)
 	c := &cluster{scenario: s, exact: policy.Exact, oneDecider: policy.OneDecider, ours: policy.Kind == Ours || policy.Foresight, hw: &s.Hardware, cal: &calendar{}, longestRun: 1 << 20}
 	c.events = newEventStream(c, seed)
 	c.blocks = trace.Blocks

@@ -92,6 +92,7 @@ type grid struct {
 	loads     []*load // of each scenario
 	outcomes  [][][]*Outcome
 	bounds    [][2][]ttftParts // ttftBounds of each scenario, by run
+	least     [][]float64      // the first of them on each policy's engines, the sum of the runs
 }
 
 func newGrid(cfg Config) (*grid, []string, error) {
@@ -198,26 +199,42 @@ func (g *grid) run(ctx context.Context, cfg Config, show Progress) error {
 // bound works out what no policy is below, for each scenario and run. That one is below it is an error:
 // of the bound, or of the simulator.
 func (g *grid) bound(cfg Config) error {
-	g.bounds = make([][2][]ttftParts, len(g.scenarios))
+	g.bounds, g.least = make([][2][]ttftParts, len(g.scenarios)), make([][]float64, len(g.scenarios))
 	for i, s := range g.scenarios {
+		g.least[i] = make([]float64, len(cfg.Policies))
 		for run := range cfg.Seeds {
-			seed := cfg.seed(run)
-			c, err := newCluster(g.loads[i].trace(seed), s, randomPolicy, seed)
+			trace, seed := g.loads[i].trace(cfg.seed(run)), cfg.seed(run)
+			usual, err := boundsOn(trace, s, randomPolicy, seed)
 			if err != nil {
 				return err
 			}
-			bounds := c.ttftBounds()
-			for k := range bounds {
-				g.bounds[i][k] = append(g.bounds[i][k], bounds[k])
+			for k := range usual {
+				g.bounds[i][k] = append(g.bounds[i][k], usual[k])
 			}
-			for k := range cfg.Policies {
+			for k, p := range cfg.Policies {
+				bounds := usual
+				if p.FirstFromPrefill {
+					if bounds, err = boundsOn(trace, s, p, seed); err != nil {
+						return err
+					}
+				}
 				if err := g.outcomes[i][k][run].isAbove(bounds); err != nil {
 					return err
 				}
+				g.least[i][k] += bounds[0].sum()
 			}
 		}
 	}
 	return nil
+}
+
+// boundsOn are what no policy is below that has the engines of one.
+func boundsOn(trace *Trace, s *Scenario, p *Policy, seed uint64) ([2]ttftParts, error) {
+	c, err := newCluster(trace, s, p, seed)
+	if err != nil {
+		return [2]ttftParts{}, err
+	}
+	return c.ttftBounds(), nil
 }
 
 // cells are all runs; with kept runs each has its key.

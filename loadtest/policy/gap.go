@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"text/tabwriter"
 
 	"golang.org/x/sync/errgroup"
@@ -69,11 +70,13 @@ type smallCase struct {
 	means         []float64
 }
 
-// MeasureGap holds policies against the optimum of so many small cases, the first of a seed.
+// MeasureGap holds policies against the optimum of so many small cases, the first of a seed. Where a policy has the first
+// token from prefill it is left out: the optimum's come from decode.
 func MeasureGap(ctx context.Context, policies []*Policy, cases int, firstSeed uint64, parallel int) (*Gap, error) {
 	if cases < 1 || parallel < 1 {
 		return nil, errors.New("sim: want at least one case, and one at a time")
 	}
+	policies = slices.DeleteFunc(slices.Clone(policies), func(p *Policy) bool { return p.FirstFromPrefill })
 	scenario, err := ParseScenario([]byte(smallScenario))
 	if err != nil {
 		return nil, err

@@ -30,6 +30,12 @@ var pieces = &Policy{
 	New:    func(s *Scenario, _ *rand.Rand) any { return newPieceBinder(s) },
 }
 
+var byDefault = &Policy{
+	Name: "tandem", Kind: Ours, OneDecider: true, FirstFromPrefill: true,
+	Source: "what the gateway does unless told otherwise: tandem-pieces whose clients have the first token from prefill, where engines continue behind it (serve --first-token prefill)",
+	New:    func(s *Scenario, _ *rand.Rand) any { return newPieceBinder(s) },
+}
+
 var unprotected = &Policy{
 	Name: "tandem-pieces-unprotected", Kind: Ours, OneDecider: true,
 	Source: "tandem-pieces which spares no decode server new prompts (--protect-kv=false)",

@@ -31,6 +31,8 @@ type Policy struct {
 	// asked for.
 	Optional bool
 	Exact    bool // it has what no gateway can know
+	// FirstFromPrefill is of the engines: prefill says the first token, as in a scenario that has it for all policies.
+	FirstFromPrefill bool
 	// Foresight is of the engines: their caches know the requests to come, and gateways nothing new.
 	Foresight bool
 	// OneDecider says that one replica decides for all: the others send it their
@@ -38,6 +40,19 @@ type Policy struct {
 	OneDecider bool
 	// New makes one instance for each gateway replica: a Chooser, or a queueingChooser.
 	New func(s *Scenario, rng *rand.Rand) any
+}
+
+// on is a scenario as it is for a policy.
+func (p *Policy) on(s *Scenario) *Scenario {
+	if p.Exact {
+		s = s.withoutDelays()
+	}
+	if p.FirstFromPrefill && !s.FirstFromPrefill {
+		said := *s
+		said.FirstFromPrefill = true
+		s = &said
+	}
+	return s
 }
 
 // Aggregated in pair of a prefill server: the decode server computes the prompt itself.
@@ -117,7 +132,7 @@ func Policies() []*Policy {
 	}, dynamoFull, []*Policy{
 		conductor, conductorCopying,
 		networkAware, lateExact,
-		arrival, arrivalKey, latePairs, lateEach, throughput, lateBinding, pieces,
+		arrival, arrivalKey, latePairs, lateEach, throughput, lateBinding, pieces, byDefault,
 	})
 }
 

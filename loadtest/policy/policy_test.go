@@ -35,3 +35,23 @@ func TestStrongest_HasOursAndTheRivalsOfGoals(t *testing.T) {
 		t.Errorf("%d policies of %d", len(short), all)
 	}
 }
+
+// What the gateway does by default is what it does in pieces on engines whose prefill says the first token, and where none
+// can say it the same as without. What no policy is below on such engines is less.
+func TestByDefault_HasTheFirstTokenFromPrefillWhereEnginesCan(t *testing.T) {
+	for _, name := range []string{"A", "D"} {
+		s, said := scenario(t, name), *scenario(t, name)
+		said.FirstFromPrefill = true
+		got, want, without := meanTTFT(t, readShort(t), s, byDefault), meanTTFT(t, readShort(t), &said, pieces), meanTTFT(t, readShort(t), s, pieces)
+		if got != want || (got == without) != s.Overlap {
+			t.Errorf("%s: a mean TTFT of %v s, want that of engines which say it on prefill, %v s; on others it is %v s", name, got, want, without)
+		}
+		r, err := Compare(t.Context(), Config{Traces: []string{tracePath}, Limit: 150, Scenarios: []*Scenario{s}, Policies: []*Policy{dynamo, pieces, byDefault}, Seeds: 1, Parallel: 2}, func(int, int, *Outcome) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, b := r.Scenarios[0].policy(pieces.Name).bound, r.Scenarios[0].policy(byDefault.Name).bound; b > a || (a == b) != s.Overlap || a != r.Scenarios[0].TTFTBound.Mean {
+			t.Errorf("%s: no policy is below %v s, and on engines that say the first token on prefill below %v s", name, a, b)
+		}
+	}
+}
