@@ -113,7 +113,7 @@ func (w *burstWatch) burst(e *engine.Engine, number int) {
 }
 
 // What an engine pushes of its load tells of a burst that came past the gateway sooner than polls each second, so
-// that fewer of the gateway's own requests go there. With -v it prints what docs/engines.md has.
+// that fewer of the gateway's own requests go there. With -v it prints what docs/engines-tested.md has.
 func TestSGLang_PushedLoadUnderABurst(t *testing.T) {
 	polled, pushed := watchBursts(t, sglangEngine), watchBursts(t, says)
 	for number := range 6 {

@@ -19,7 +19,7 @@ import (
 )
 
 // TestFirstToken: prefill's token is the first one of the answer, and decode goes on behind it
-// (docs/engines.md). What comes out is what one engine says.
+// (docs/engines-tested.md). What comes out is what one engine says.
 func TestFirstToken(t *testing.T) {
 	p, d := launch(t, "prefill", withTools(t)...), launch(t, "decode", withTools(t)...)
 	p.waitUntilUp(t)

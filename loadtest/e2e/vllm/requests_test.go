@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// A request of the table of requests and engines (docs/engines.md).
+// A request of the table of requests and engines (docs/engines-tested.md).
 type request struct {
 	name, path string
 	body       map[string]any // without a prompt
