@@ -91,11 +91,16 @@ func configurationDoc() string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
-Every setting is a flag of "tandem serve" and, under the same name, a key of the
-YAML file given with -c. Flags win over the file. An unknown key is an error that
-names its line. The servers are read again on SIGHUP and when the file changes;
-other settings need a restart, which the log then says. Files that settings name are
-read again where the setting says so.
+For operators: every setting, by what it is about. Those most used are on one screen in
+[operating.md](operating.md#the-settings-most-used).
+
+- Every setting is a flag of "tandem serve" and, under the same name, a key of the YAML
+  file given with -c. Flags win over the file. An unknown key is an error that names its
+  line.
+- The servers are read again on SIGHUP and when the file changes; other settings need a
+  restart, which the log then says. Files that settings name are read again where the
+  setting says so.
+- "tandem check" with the same flags or file says what is wrong with them.
 
 This page is generated: bin/tandem-lab docs.
 `)
@@ -175,7 +180,21 @@ func metricsDoc() string {
 		}
 	}
 	slices.Sort(rows)
-	return "# Metrics\n\nServed as Prometheus text on the admin port at /metrics, beside Go's own. Times are in\nseconds. Labels are bounded by the configuration, and by the models and servers that there are:\nthe series of a server end with it, those of a model, such as an adapter that engines\nloaded, a day after no server has it any more, or when 500 others have gone since.\n\nThis page is generated: bin/tandem-lab docs.\n\n| metric | labels | meaning |\n|---|---|---|\n" +
+	return `# Metrics
+
+For operators: every metric, by its name. Which to look at first, by question:
+[operating.md](operating.md#metrics); what to do when an alert fires: [runbook.md](runbook.md).
+
+Served as Prometheus text on the admin port at /metrics, beside Go's own. Times are in
+seconds. Labels are bounded by the configuration, and by the models and servers that there
+are: the series of a server end with it, those of a model, such as an adapter that engines
+loaded, a day after no server has it any more, or when 500 others have gone since.
+
+This page is generated: bin/tandem-lab docs.
+
+| metric | labels | meaning |
+|---|---|---|
+` +
 		strings.Join(rows, "\n") + "\n" + renamedMetrics
 }
 
