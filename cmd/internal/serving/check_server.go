@@ -119,7 +119,7 @@ func printHosts(out io.Writer, answers []checkedServer, strict bool) error {
 // line is the server's line of the table.
 func (c *checkedServer) line() string {
 	if c.down != nil {
-		return fmt.Sprintf("%s\t%s\tDOWN\t%v", c.spec.ID(), c.spec.Role, c.down)
+		return fmt.Sprintf("%s\t%s\tDOWN\t\t\t\t\t%v", c.spec.ID(), c.spec.Role, c.down) // as many cells as the head: fewer would part the table
 	}
 	return fmt.Sprintf("%s\t%s\tup\t%s\t%s\t%s\t%s\t%s", c.spec.ID(), c.spec.Role, c.probed.Connector(),
 		modelNames(c.probed.Health().Models), describeEngine(c.probed.Identity()), c.describeEvents(), describeLoad(c.probed.Load))

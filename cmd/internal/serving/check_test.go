@@ -42,6 +42,27 @@ func TestCheck_ProbesTheServers(t *testing.T) {
 	}
 }
 
+// A row with fewer cells would part the table: the columns of the rows behind it would not be those of its head.
+func TestCheck_KeepsColumnsBesideAServerThatIsDown(t *testing.T) {
+	up := startTestEngine(t, engine.RoleBoth, nil)
+	cfg := testConfig()
+	cfg.servers[0].add(serverEntry{URL: "http://127.0.0.1:1"})
+	cfg.servers[2].add(serverEntry{URL: up.URL()})
+	var out strings.Builder
+	if err := check(t.Context(), cfg, &out); err == nil {
+		t.Error("a server that is down is no error")
+	}
+	head, rows, _ := strings.Cut(out.String(), "\n")
+	models, load := strings.Index(head, "MODELS"), strings.Index(head, "LOAD")
+	for row := range strings.Lines(rows) {
+		for at, cell := range map[int]string{models: testModel, load: "dial tcp 127.0.0.1:1"} {
+			if i := strings.Index(row, cell); i >= 0 && i != at {
+				t.Errorf("%q is at %d, its head at %d\n%s", cell, i, at, out.String())
+			}
+		}
+	}
+}
+
 // Thousands of servers are not asked at once: healthy ones would be said to be down.
 func TestCheck_AsksAFewServersAtATime(t *testing.T) {
 	t.Parallel()
