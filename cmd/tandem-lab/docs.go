@@ -112,7 +112,7 @@ This page is generated: bin/tandem-lab docs.
 			if value == "" {
 				value = " "
 			}
-			fmt.Fprintf(&b, "| `%s` %s | `%s` | %s |\n", f.Name, kind, value, usage)
+			fmt.Fprintf(&b, "| `%s` %s | `%s` | %s |\n", f.Name, inCell(kind), inCell(value), inCell(usage))
 		})
 	}
 	b.WriteString(`
@@ -176,7 +176,7 @@ func metricsDoc() string {
 	var rows []string
 	for _, d := range recorded.descs {
 		if m := described.FindStringSubmatch(d.String()); m != nil {
-			rows = append(rows, fmt.Sprintf("| `%s` | %s | %s |", m[1], strings.ReplaceAll(m[3], ",", ", "), m[2]))
+			rows = append(rows, fmt.Sprintf("| `%s` | %s | %s |", m[1], strings.ReplaceAll(m[3], ",", ", "), inCell(m[2])))
 		}
 	}
 	slices.Sort(rows)
@@ -197,6 +197,9 @@ This page is generated: bin/tandem-lab docs.
 ` +
 		strings.Join(rows, "\n") + "\n" + renamedMetrics
 }
+
+// inCell returns a text for a cell of a table, which a bar would end.
+func inCell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 
 // recorder is a registry that only notes what is registered.
 type recorder struct{ descs []*prometheus.Desc }

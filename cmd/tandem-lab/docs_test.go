@@ -3,6 +3,7 @@ package main
 import (
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -11,6 +12,35 @@ func TestDocs_AreCurrent(t *testing.T) {
 	var out strings.Builder
 	if err := docs("../../docs", true, &out); err != nil {
 		t.Error(err)
+	}
+}
+
+// A bar in a cell begins another cell: what a flag's help says behind it was on no page.
+func TestDocs_RowsHaveTheCellsOfTheirHead(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) < 20 {
+		t.Fatal(len(pages), err)
+	}
+	for _, page := range append(pages, "../../README.md") {
+		content, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, inFence := 0, false
+		for line := range strings.Lines(string(content)) {
+			inFence = inFence != strings.HasPrefix(strings.TrimSpace(line), "```")
+			if inFence || !strings.HasPrefix(line, "|") {
+				head = 0
+				continue
+			}
+			cells := strings.Count(line, "|") - strings.Count(line, `\|`)
+			if head == 0 {
+				head = cells
+			}
+			if cells != head {
+				t.Errorf("%s: %d cells below a head of %d: %s", page, cells-1, head-1, line)
+			}
+		}
 	}
 }
 
