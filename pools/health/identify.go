@@ -213,23 +213,37 @@ var vllmConnectors = map[string]string{
 	"SharedStorageConnector": "store",
 	"ExampleConnector":       "store",
 	"MooncakeStoreConnector": "store",
+	"HF3FSKVConnector":       "store",
+	// These come with LMCache and Dynamo's KVBM, by kv_connector_module_path.
+	"LMCacheConnectorV1Dynamic": "store",
+	"DynamoConnector":           "aggregated",
 	// These keep KV on the engine's own machine. Of a P2P tier, which connector offload
-	// wants, nothing is reported: it has to be configured.
+	// wants, and of machines that share what FlexKV keeps nothing is reported: it has to
+	// be configured.
 	"OffloadingConnector":       "aggregated",
 	"SimpleCPUOffloadConnector": "aggregated",
+	"FlexKVConnectorV1":         "aggregated",
+	"HiSparseConnector":         "aggregated",
 }
 
 // connector returns our name, aggregated without any, and nothing for one that we do
-// not know. Of several the first that hands KV over counts, as the first that can load
-// does in the engine.
+// not know. Of several the first that has a hand-off counts, whatever stands before it:
+// all connectors of a MultiConnector see it, and the one that it is for loads by it
+// (0.32, kv_connector/v1/multi_connector.py). A store beside it, as in front of NIXL in
+// prefill servers with LMCache, is one more cache.
 func (t *vllmTransfer) connector() string {
 	if t == nil || t.Name == "" {
 		return "aggregated"
 	}
+	best := vllmConnectors[t.Name]
 	for i := range t.Extra.Connectors {
-		if name := t.Extra.Connectors[i].connector(); name != "" && name != "aggregated" {
+		switch name := t.Extra.Connectors[i].connector(); name {
+		case "", "aggregated":
+		case "store":
+			best = name
+		default:
 			return name
 		}
 	}
-	return vllmConnectors[t.Name]
+	return best
 }
