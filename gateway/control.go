@@ -13,8 +13,10 @@ import (
 // its own a client could make an engine connect anywhere, or read another
 // tenant's blocks. They are removed wherever an engine would look for them.
 // The last two groups name files, hold code, join another's session or corpus, make
-// labels of metrics or other keys of the KV, or are for the engines' own routers
-// (sglang/srt/entrypoints/openai/protocol.py, tensorrt_llm/serve/openai_protocol.py).
+// labels of metrics or other keys of the KV, have cached blocks reported as stored once
+// more, or are for the engines' own routers (sglang/srt/entrypoints/openai/protocol.py,
+// tensorrt_llm/serve/openai_protocol.py, vllm/v1/request.py 0.32, FlexKV's
+// docs/namespace/README_en.md).
 var controlFields = map[string]bool{
 	"kv_transfer_params":     true,
 	"ec_transfer_params":     true,
@@ -46,6 +48,8 @@ var controlFields = map[string]bool{
 	"extra_key":                     true,
 	"ngram_corpus_id":               true,
 	"injected_chat_template_kwargs": true,
+	"kv_cache_report_mode":          true,
+	"namespace_info":                true,
 
 	"image_data": true,
 	"audio_data": true,

@@ -17,7 +17,9 @@ type generation struct {
 	salt     string
 	priority float64
 	transfer transferParams
-	kind     string // "chatcmpl", "cmpl", ...: how internal ids begin
+	// reportsHits: blocks that it finds cached are reported as stored once more.
+	reportsHits bool
+	kind        string // "chatcmpl", "cmpl", ...: how internal ids begin
 }
 
 // job is the work for one request. Answer i*n+j is the j-th to prompt i.
@@ -77,6 +79,7 @@ func (e *Engine) start(x *exchange, g *generation) (*job, error) {
 				adapter:      g.adapter,
 				salt:         g.salt,
 				priority:     g.priority,
+				reportsHits:  g.reportsHits,
 				tokens:       prompt,
 				handoffOut:   g.transfer.prefillLeg && len(g.transfer.bootstraps) == 0,
 				holdName:     g.transfer.name,

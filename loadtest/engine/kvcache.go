@@ -137,6 +137,18 @@ func (c *kvCache) lookup(h blockHash) *block {
 
 // store makes the blocks from..to-1 of a sequence reusable and reports them.
 func (c *kvCache) store(s *sequence, from, to int, parent blockHash) {
+	c.events = append(c.events, c.storedEvent(s, from, to, parent))
+	for i := from; i < to; i++ {
+		b := s.blocks[i]
+		b.hash, b.parent, b.adapter, b.salt = s.hashes[i], parent, s.adapter, s.salt
+		b.tokens = slices.Clone(s.tokens[i*c.blockSize : (i+1)*c.blockSize]) // a slice would keep the whole sequence alive
+		parent = b.hash
+		c.index[b.hash] = append(c.index[b.hash], b)
+	}
+}
+
+// storedEvent reports the blocks from..to-1 of a sequence.
+func (c *kvCache) storedEvent(s *sequence, from, to int, parent blockHash) blockStored {
 	stored := blockStored{
 		hashes:    s.hashes[from:to],
 		parent:    parent,
@@ -147,14 +159,9 @@ func (c *kvCache) store(s *sequence, from, to int, parent blockHash) {
 		medium:    medium,
 	}
 	for i := from; i < to; i++ {
-		b := s.blocks[i]
-		b.hash, b.parent, b.adapter, b.salt = s.hashes[i], parent, s.adapter, s.salt
-		b.tokens = slices.Clone(s.tokens[i*c.blockSize : (i+1)*c.blockSize]) // a slice would keep the whole sequence alive
-		parent = b.hash
-		c.index[b.hash] = append(c.index[b.hash], b)
 		stored.extra = append(stored.extra, extraKeys(i, s.adapter, s.salt))
 	}
-	c.events = append(c.events, stored)
+	return stored
 }
 
 // reportPut reports the blocks from..to-1 of a sequence as put into the store beside the engine.

@@ -28,11 +28,17 @@ type requestFields struct {
 	ReturnTokenIDs   bool            `json:"return_token_ids"`
 	RequestID        string          `json:"request_id"` // of a response
 	KVTransferParams json.RawMessage `json:"kv_transfer_params"`
+	ExtraArgs        extraArgs       `json:"vllm_xargs"`
 	Disaggregated    json.RawMessage `json:"disaggregated_params"`
 	sglangFields
 	ResponseFormat    *responseFormat `json:"response_format"`
 	StructuredOutputs *structured     `json:"structured_outputs"`
 	GuidedJSON        json.RawMessage `json:"guided_json"`
+}
+
+// extraArgs are vLLM's vllm_xargs, as far as its scheduler reads them (0.32, v1/request.py).
+type extraArgs struct {
+	ReportMode any `json:"kv_cache_report_mode"` // "full": blocks that are found cached are reported as stored once more
 }
 
 type streamOptions struct {
@@ -143,7 +149,7 @@ func (e *Engine) newGeneration(f *requestFields) (*generation, error) {
 		return nil, err
 	}
 	g := &generation{
-		n: 1, adapter: adapter, priority: priority,
+		n: 1, adapter: adapter, priority: priority, reportsHits: e.isVLLM(32) && f.ExtraArgs.ReportMode == "full",
 		sampling: sampling{
 			maxTokens: -1, minTokens: f.MinTokens, stop: f.Stop, stopTokens: f.StopTokenIDs, allowed: f.AllowedTokenIDs,
 			ignoreEOS: f.IgnoreEOS, includeStop: f.IncludeStop, topLogprobs: -1,

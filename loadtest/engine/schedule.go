@@ -169,6 +169,9 @@ func (r *rank) allocateLocked(s *sequence) bool {
 		r.meters.prefixQueries.Add(float64(s.prompt))
 		r.meters.prefixHits.Add(float64(s.computed))
 	}
+	if s.reportsHits && len(hits) > 0 {
+		r.cache.events = append(r.cache.events, r.cache.storedEvent(s, 0, len(hits), r.cache.root))
+	}
 	return true
 }
 

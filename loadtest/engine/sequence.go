@@ -41,7 +41,9 @@ type sequence struct {
 	adapter  string
 	salt     string
 	priority float64 // lowest first
-	order    uint64  // of arrival
+	// reportsHits is generation's.
+	reportsHits bool
+	order       uint64 // of arrival
 
 	tokens []int32 // prompt, then answer
 	prompt int     // length of the prompt

@@ -1,11 +1,14 @@
 package serving
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/tandem-gateway/tandem/loadtest/engine"
 )
 
 // controlFields steer engines: what no client may pass to one.
@@ -14,7 +17,7 @@ var controlFields = []string{
 	"data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank", "disaggregated_params", "disagg_prefill_resp",
 	"remote_decoder", "remote_prefiller", "remote_kv_source", "cache_hit_threshold", "request_id", "rid", "cache_salt", "priority",
 	"lora_path", "lora_request", "custom_logit_processor", "session_id", "session_params", "conversation_params", "custom_labels",
-	"extra_key", "ngram_corpus_id", "injected_chat_template_kwargs",
+	"extra_key", "ngram_corpus_id", "injected_chat_template_kwargs", "kv_cache_report_mode", "namespace_info",
 }
 
 // controlBodies are tricks to pass a control field; each holds the word "evil", and some
@@ -112,6 +115,35 @@ func TestEdge_TokenIDsDoNotReplaceTheMessages(t *testing.T) {
 	}
 	if got := c.post("/generate", `{"input_ids":[17,18,19],"sampling_params":{"max_new_tokens":2}}`); got.status != 200 {
 		t.Errorf("/generate: %d %s", got.status, got.body)
+	}
+}
+
+// vLLM reports the blocks that a request finds cached as stored once more, where the request asks for it. What is counted
+// so would be believed for ever: it is evicted once.
+func TestEdge_AClientCannotHaveBlocksReportedTwice(t *testing.T) {
+	t.Parallel()
+	small := func(role string) []*engine.Engine {
+		return []*engine.Engine{startTestEngine(t, role, func(cfg *engine.Config) {
+			publishing(cfg)
+			cfg.Version, cfg.Blocks, cfg.MaxModelLen, cfg.TimeScale = "0.32.0+tandem.sim", 128, 1024, computing
+		})}
+	}
+	c := newClusterOf(t, small(engine.RolePrefill), small(engine.RoleDecode), "engine", nil)
+	ask := func(story int, extra string) {
+		t.Helper()
+		got := c.post(chatPath, fmt.Sprintf(`{"model":%q,"max_tokens":4,"messages":[{"role":"user","content":"%d. %s"}]%s}`, testModel, story, longPrompt, extra))
+		if got.status != 200 {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+	}
+	for range 3 {
+		ask(0, `,"vllm_xargs":{"kv_cache_report_mode":"full"}`)
+	}
+	for story := range 8 { // in whose place the first is evicted
+		ask(1+story, "")
+	}
+	for _, s := range c.node.fleet.Servers() {
+		c.settle(s.ID())
 	}
 }
 
