@@ -205,6 +205,11 @@ func (x *exchange) accept(h header, body []byte, coding string) (req *pd.Request
 	if body, err = x.server.decode(x.ctx, x.tenantOfBody(), body, coding); err != nil {
 		return nil, err
 	}
+	if x.key.Salt != "" && !x.server.cfg.SharedKV {
+		if body, err = withoutMediaNames(body); err != nil {
+			return nil, err
+		}
+	}
 	if req, err = parse(x.dialect, body); err != nil {
 		return nil, err
 	}

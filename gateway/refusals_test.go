@@ -489,6 +489,7 @@ func (r *refusals) badBodies() {
 		{api.Chat, `{"model":"m"}`},
 		{api.Chat, `{"model":"m","messages":"` + secretPrompt + `"}`},
 		{api.Chat, `{"model":"m","messages":[]}`},
+		{api.Chat, `{"model":"m","messages":[{"role":"user","content":[{"image_url":null,"uuid":"` + secretPrompt + `"}]}]}`},
 		{api.Responses, `{"model":"m","input":7}`},
 		{api.Chat, chat(`,"max_tokens":"` + secretPrompt + `"`)},
 		{api.Chat, chat(`,"max_tokens":5,"min_tokens":6`)},

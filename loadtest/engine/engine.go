@@ -49,6 +49,7 @@ type Engine struct {
 	load      atomic.Int64 // HTTP requests under way
 	turn      atomic.Uint64
 	sleepMode sleepState
+	media     sync.Map // digests of media by the uuid that they came with
 
 	api       *listener
 	listeners []*listener // of the ranks by their number, where each has its own; the first is api

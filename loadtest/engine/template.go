@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"hash/fnv"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine/bpe"
 )
@@ -46,6 +48,9 @@ type conversation struct {
 // render applies the template.
 func (e *Engine) render(c conversation) ([]int32, error) {
 	t := &templating{tok: e.language.tok}
+	if e.owner() == "vllm" {
+		t.named = &e.media
+	}
 	for range e.cfg.TemplateTokens {
 		t.special(bpe.Begin)
 	}
@@ -88,8 +93,9 @@ func (e *Engine) render(c conversation) ([]int32, error) {
 
 // templating collects the tokens of a conversation.
 type templating struct {
-	tok *bpe.Tokenizer
-	ids []int32
+	tok   *bpe.Tokenizer
+	ids   []int32
+	named *sync.Map // media by their uuid; nil: the engine does not read it
 }
 
 func (t *templating) special(name string) {
@@ -223,7 +229,9 @@ func (t *templating) content(raw json.RawMessage, index int) error {
 		case "":
 			return badRequest("messages", "messages[%d].content has a part without a type", index)
 		default:
-			t.media(raw)
+			if err := t.media(raw, index); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -232,14 +240,32 @@ func (t *templating) content(raw json.RawMessage, index int) error {
 // mediaTokens stand for one image or sound, whatever its size.
 const mediaTokens = 16
 
-// media adds place-holders, and a digest so that different media differ.
-func (t *templating) media(raw json.RawMessage) {
+// media adds place-holders, and a digest so that different media differ. One that comes with a uuid is the
+// first that came with it, from whomever, and need not be sent again (vLLM 0.32,
+// multimodal/processing/inputs.py, get_mm_hashes).
+func (t *templating) media(raw json.RawMessage, index int) error {
 	for range mediaTokens {
 		t.special(bpe.Media)
 	}
 	h := fnv.New64a()
 	h.Write(raw)
-	t.text(strconv.FormatUint(h.Sum64(), 16))
+	digest := strconv.FormatUint(h.Sum64(), 16)
+	var members map[string]json.RawMessage
+	if json.Unmarshal(raw, &members) != nil {
+		return badRequest("messages", "messages[%d].content has a part that is no object", index)
+	}
+	if name := members["uuid"]; t.named != nil && present(name) {
+		sent := slices.ContainsFunc(mediaKeys, func(key string) bool { return present(members[key]) })
+		if first, known := t.named.Load(string(name)); known {
+			digest = first.(string)
+		} else if !sent {
+			return badRequest("messages", "messages[%d].content: the medium is empty and its uuid is not in the cache", index)
+		} else {
+			t.named.Store(string(name), digest)
+		}
+	}
+	t.text(digest)
+	return nil
 }
 
 // present says whether a JSON field was given and is not null.

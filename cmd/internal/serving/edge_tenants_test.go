@@ -61,6 +61,58 @@ func TestEdge_TenantsAreServedOnlyWhereTheyAreKeptApart(t *testing.T) {
 	}
 }
 
+// vLLM keeps media under the names that clients give them, whoever asks: a tenant that knows a name would get another's
+// medium, or give it one.
+func TestEdge_AMediumIsNotAnotherTenants(t *testing.T) {
+	t.Parallel()
+	picture := func(part string) string {
+		return `{"model":"test-model","max_tokens":12,"messages":[{"role":"user","content":[{"type":"text","text":"What is it?"},{"type":"image_url",` + part + `}]}]}`
+	}
+	const logo, other = `"image_url":{"url":"data:image/png;base64,QUFBQQ=="}`, `"image_url":{"url":"data:image/png;base64,QkJCQg=="}`
+	alone := startTestEngine(t, engine.RoleBoth, nil)
+	want := askEngine(t, alone, chatPath, picture(other)).text()
+	c := newCluster(t, shape{prefill: 1, decode: 1, config: withKeys(t, "sk-ada tenant=ada", "sk-bob tenant=bob")})
+	for _, name := range []string{`,"uuid":"logo"`, `,"\u0075uid":"logo"`} {
+		if got := c.post(chatPath, picture(logo+name), "X-Api-Key", "sk-ada"); got.status != 200 {
+			t.Fatalf("%d %s", got.status, got.body)
+		}
+		if got := c.post(chatPath, picture(other+name), "X-Api-Key", "sk-bob"); got.text() != want {
+			t.Errorf("%s: the answer is about another's picture: %s", name, got.body)
+		}
+		if got := c.post(chatPath, picture(`"image_url":null`+name), "X-Api-Key", "sk-bob"); got.status != 400 || gjson.Get(got.body, "error.code").String() != "tenants_not_separated" {
+			t.Errorf("%s alone: %d %s", name, got.status, got.body)
+		}
+	}
+	if got := c.post("/tokenize", `{"model":"test-model","messages":`+gjson.Get(picture(other+`,"uuid":"logo"`), "messages").Raw+`}`, "X-Api-Key", "sk-bob"); got.status != 200 {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	for _, path := range []string{chatPath, "/tokenize"} {
+		legs := append(requests(c.prefill, path), requests(c.decode, path)...)
+		for _, leg := range legs {
+			if strings.Contains(leg.Body, `"logo"`) {
+				t.Errorf("%s: an engine got %s", path, leg.Body)
+			}
+		}
+		if len(legs) == 0 {
+			t.Errorf("%s: no engine was asked", path)
+		}
+	}
+}
+
+// Without tenants a name is the client's to give: what has it is not sent again.
+func TestEdge_ANamedMediumNeedNotBeSentAgain(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{both: 1})
+	picture := func(part string) string {
+		return `{"model":"test-model","max_tokens":12,"messages":[{"role":"user","content":[{"type":"image_url",` + part + `,"uuid":"logo"}]}]}`
+	}
+	sent := c.post(chatPath, picture(`"image_url":{"url":"data:image/png;base64,QUFBQQ=="}`))
+	named := c.post(chatPath, picture(`"image_url":null`))
+	if sent.status != 200 || named.status != 200 || sent.text() != named.text() {
+		t.Errorf("%d %s, then %d %s", sent.status, sent.body, named.status, named.body)
+	}
+}
+
 // tokensOf bounds an answer to an API by its own field.
 func tokensOf(path string) string {
 	if path == "/v1/responses" {
