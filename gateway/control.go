@@ -14,9 +14,10 @@ import (
 // tenant's blocks. They are removed wherever an engine would look for them.
 // The last two groups name files, hold code, join another's session or corpus, make
 // labels of metrics or other keys of the KV, have cached blocks reported as stored once
-// more, or are for the engines' own routers (sglang/srt/entrypoints/openai/protocol.py,
-// tensorrt_llm/serve/openai_protocol.py, vllm/v1/request.py 0.32, FlexKV's
-// docs/namespace/README_en.md).
+// more, keep streams silent for as many tokens as they say (vllm/sampling_params.py since
+// #49754, sglang/srt/sampling/sampling_params.py), or are for the engines' own routers
+// (sglang/srt/entrypoints/openai/protocol.py, tensorrt_llm/serve/openai_protocol.py,
+// vllm/v1/request.py 0.32, FlexKV's docs/namespace/README_en.md).
 var controlFields = map[string]bool{
 	"kv_transfer_params":     true,
 	"ec_transfer_params":     true,
@@ -50,6 +51,7 @@ var controlFields = map[string]bool{
 	"injected_chat_template_kwargs": true,
 	"kv_cache_report_mode":          true,
 	"namespace_info":                true,
+	"stream_interval":               true,
 
 	"image_data": true,
 	"audio_data": true,

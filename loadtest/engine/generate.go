@@ -25,6 +25,7 @@ type nativeSampling struct {
 	StopTokenIDs []int32     `json:"stop_token_ids"`
 	IgnoreEOS    bool        `json:"ignore_eos"`
 	N            *int        `json:"n"`
+	Interval     int         `json:"stream_interval"`
 }
 
 func (s *nativeSampling) UnmarshalJSON(raw []byte) error {
@@ -133,6 +134,7 @@ func (e *Engine) prepareNative(x *exchange, in *generateNative) (*generation, er
 	f := requestFields{
 		Stream: in.Stream, MaxTokens: &tokens, N: in.Sampling.N, Stop: in.Sampling.Stop, StopTokenIDs: in.Sampling.StopTokenIDs,
 		IgnoreEOS: in.Sampling.IgnoreEOS, CacheSalt: in.CacheSalt, sglangFields: in.sglangFields,
+		StreamInterval: in.Sampling.Interval,
 	}
 	g, err := e.newGeneration(&f)
 	if err != nil {

@@ -29,6 +29,14 @@ type job struct {
 	out       *answers
 	prompts   [][]int32
 	n         int
+	interval  int          // sampling's
+	held      []heldPieces // by answer
+}
+
+// heldPieces are those of an answer that wait for more to be sent with.
+type heldPieces struct {
+	begun  bool // the first was sent
+	pieces []piece
 }
 
 // begin reads a request, turns it into work by prepare, and starts it. The caller must stop
@@ -57,7 +65,7 @@ func (e *Engine) start(x *exchange, g *generation) (*job, error) {
 	if r.load().asleep {
 		return nil, &apiError{http.StatusServiceUnavailable, "ServiceUnavailableError", "The engine is sleeping.", ""}
 	}
-	j := &job{rank: r, out: newAnswers(), prompts: g.prompts, n: g.n}
+	j := &job{rank: r, out: newAnswers(), prompts: g.prompts, n: g.n, interval: g.sampling.interval}
 	for i, prompt := range g.prompts {
 		limits := g.sampling
 		if err := e.checkLength(len(prompt), &limits); err != nil {
@@ -98,6 +106,7 @@ func (e *Engine) start(x *exchange, g *generation) (*job, error) {
 			})
 		}
 	}
+	j.held = make([]heldPieces, len(j.sequences))
 	if !g.transfer.looksUp && g.transfer.decodeLeg && g.transfer.handoff == nil && len(g.transfer.bootstraps) == 0 {
 		r.countRecomputed(recomputeMissing)
 	}
@@ -177,15 +186,37 @@ func (j *job) each(x *exchange, take func(piece) error) error {
 				return errTransfer
 			}
 			j.leave(x.r.Context(), p)
-			if err := take(p); err != nil {
-				return err
-			}
 			if p.finish != "" {
 				open--
+			}
+			if j.interval <= 1 {
+				if err := take(p); err != nil {
+					return err
+				}
+				continue
+			}
+			for _, p := range j.due(p) {
+				if err := take(p); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	return nil
+}
+
+// due are the pieces that are sent when another one is here: the first and the last of an answer at once, others when
+// they are as many as the request wants at a time. Engines send them as one event (vLLM since #49754 of July 2026,
+// vllm/sampling_params.py, stream_interval; sglang/srt/sampling/sampling_params.py).
+func (j *job) due(p piece) []piece {
+	h := &j.held[p.at]
+	h.pieces = append(h.pieces, p)
+	if h.begun && p.finish == "" && len(h.pieces) < j.interval {
+		return nil
+	}
+	due := h.pieces
+	h.begun, h.pieces = true, nil
+	return due
 }
 
 // answer is a finished answer.

@@ -26,7 +26,8 @@ type requestFields struct {
 	Priority         *float64        `json:"priority"`
 	CacheSalt        *string         `json:"cache_salt"`
 	ReturnTokenIDs   bool            `json:"return_token_ids"`
-	RequestID        string          `json:"request_id"` // of a response
+	StreamInterval   int             `json:"stream_interval"` // tokens that a stream brings at once
+	RequestID        string          `json:"request_id"`      // of a response
 	KVTransferParams json.RawMessage `json:"kv_transfer_params"`
 	ExtraArgs        extraArgs       `json:"vllm_xargs"`
 	Disaggregated    json.RawMessage `json:"disaggregated_params"`
@@ -152,7 +153,7 @@ func (e *Engine) newGeneration(f *requestFields) (*generation, error) {
 		n: 1, adapter: adapter, priority: priority, reportsHits: e.isVLLM(32) && f.ExtraArgs.ReportMode == "full",
 		sampling: sampling{
 			maxTokens: -1, minTokens: f.MinTokens, stop: f.Stop, stopTokens: f.StopTokenIDs, allowed: f.AllowedTokenIDs,
-			ignoreEOS: f.IgnoreEOS, includeStop: f.IncludeStop, topLogprobs: -1,
+			ignoreEOS: f.IgnoreEOS, includeStop: f.IncludeStop, topLogprobs: -1, interval: f.StreamInterval,
 		},
 	}
 	if f.N != nil {

@@ -31,6 +31,7 @@ type sampling struct {
 	script      []int32 // tokens to say instead of free text, then the answer ends
 	reasoning   int     // tokens of reasoning before the answer, the last of which ends it
 	variant     int     // which of n answers to one prompt; 0 is the plain one
+	interval    int     // tokens that a stream brings at once; up to 1: each by itself
 }
 
 // sequence is one prompt and the answer being made to it. The lock of its rank

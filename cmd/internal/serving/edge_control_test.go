@@ -1,10 +1,12 @@
 package serving
 
 import (
+	"bufio"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -17,7 +19,7 @@ var controlFields = []string{
 	"data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank", "disaggregated_params", "disagg_prefill_resp",
 	"remote_decoder", "remote_prefiller", "remote_kv_source", "cache_hit_threshold", "request_id", "rid", "cache_salt", "priority",
 	"lora_path", "lora_request", "custom_logit_processor", "session_id", "session_params", "conversation_params", "custom_labels",
-	"extra_key", "ngram_corpus_id", "injected_chat_template_kwargs", "kv_cache_report_mode", "namespace_info",
+	"extra_key", "ngram_corpus_id", "injected_chat_template_kwargs", "kv_cache_report_mode", "namespace_info", "stream_interval",
 }
 
 // controlBodies are tricks to pass a control field; each holds the word "evil", and some
@@ -144,6 +146,30 @@ func TestEdge_AClientCannotHaveBlocksReportedTwice(t *testing.T) {
 	}
 	for _, s := range c.node.fleet.Servers() {
 		c.settle(s.ID())
+	}
+}
+
+// Engines hold tokens of a stream back until they are as many as the request says. A stream that says nothing for long
+// looks like a server that hangs, and the time between its events like that of a step.
+func TestEdge_AClientCannotSilenceAStream(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { saltsMessages(cfg); cfg.TimeScale = 1 }})
+	conn := c.dialRequest(chatBodyOf(4000, `,"ignore_eos":true,"stream":true,"stream_interval":100000`))
+	defer conn.Close()
+	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(conn)
+	for events := 0; events < 10; {
+		if !lines.Scan() {
+			t.Fatalf("%d events, %v", events, lines.Err())
+		}
+		if strings.HasPrefix(lines.Text(), "data:") {
+			events++
+		}
+	}
+	if n := sum(c.decode, func(s engine.State) int { return s.Running }); n != 1 {
+		t.Error("the answer came when it was complete")
 	}
 }
 
