@@ -90,7 +90,12 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 		opensLate: opensWithToken(server),
 		onGap:     steps.observeGap, transcript: st.transcript, ids: b.legIDs, hideIDs: hideIDs, handoff: b.handoff, choices: api.NewEndedChoices(st.req.Answers),
 	}
-	if err := s.open(func(now time.Time) { a.learnFirst(ctx, st, b, sample, now.Sub(start), now) }); err != nil {
+	if err := s.open(func(now time.Time) {
+		if transcript.HidesReasoning(st.req.Body) { // the engine is at work, and says nothing before the answer
+			idle.Reset(o.Config.AnswerTimeout)
+		}
+		a.learnFirst(ctx, st, b, sample, now.Sub(start), now)
+	}); err != nil {
 		_ = resp.Body.Close()
 		return nil, failedSend(legCtx, leg, server.ID(), err)
 	}

@@ -18,6 +18,8 @@ type chatRequest struct {
 	AddGenerationPrompt   *bool           `json:"add_generation_prompt"` // true if not given
 	ContinueFinalMessage  bool            `json:"continue_final_message"`
 	ReturnTokensAsTokenID bool            `json:"return_tokens_as_token_ids"`
+	IncludeReasoning      *bool           `json:"include_reasoning"` // true if not given (vLLM)
+	StreamReasoning       *bool           `json:"stream_reasoning"`  // likewise (SGLang)
 }
 
 // chatWork is a chat request made ready for a rank.
@@ -97,6 +99,19 @@ func (e *Engine) reasoningFor(in *chatRequest) int {
 		return 0
 	}
 	return e.cfg.ReasoningTokens + 1
+}
+
+// hides reports whether nothing is told of the reasoning, nor of the ids and likelihoods of any token: vLLM with a parser
+// of reasoning, where the request says so (0.32, parser/abstract_parser.py, parse_delta, and
+// entrypoints/openai/chat_completion/serving.py).
+func (e *Engine) hides(in *chatRequest) bool {
+	return e.isVLLM(32) && e.cfg.ReasoningTokens > 0 && in.IncludeReasoning != nil && !*in.IncludeReasoning
+}
+
+// tellsLate reports whether a stream tells the reasoning as one when it is over (SGLang,
+// srt/parser/reasoning_parser.py).
+func (e *Engine) tellsLate(in *chatRequest) bool {
+	return e.cfg.Connector == ConnectorSGLang && in.StreamReasoning != nil && !*in.StreamReasoning
 }
 
 // chat serves /v1/chat/completions.
@@ -213,7 +228,7 @@ func (e *Engine) chatChoice(x *exchange, in *chatRequest, work *chatWork, index 
 		FinishReason: a.finish,
 	}
 	choice.StopReason, choice.MatchedStop = e.stoppedBy(a.stoppedBy)
-	if a.reasoning != "" {
+	if a.reasoning != "" && !e.hides(in) {
 		choice.Message.Reasoning, choice.Message.ReasoningContent = e.reasoningOf(a.reasoning)
 	}
 	if a.text == "" && a.reasoning != "" { // cut short before its answer
@@ -222,6 +237,9 @@ func (e *Engine) chatChoice(x *exchange, in *chatRequest, work *chatWork, index 
 		choice.Message.Content = nil
 		choice.Message.ToolCalls = []chatCall{work.call.chat(callID(x, index), a.text)}
 		choice.FinishReason = work.call.finish(a.finish)
+	}
+	if e.hides(in) {
+		return choice
 	}
 	if in.Logprobs {
 		choice.Logprobs = &chatLogprobs{Content: []tokenLogprob{}}

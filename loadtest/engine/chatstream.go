@@ -45,6 +45,7 @@ type chatStream struct {
 	begun   []bool // by answer: its role was sent
 	called  []bool // by answer: the head of its tool call was sent
 	held    []heldCall
+	thought []string // by answer: reasoning that is not told yet
 	start   chatChunk
 }
 
@@ -64,7 +65,8 @@ func (e *Engine) streamChat(x *exchange, in *chatRequest, work *chatWork, j *job
 	s := &chatStream{
 		e: e, x: x, in: in, work: work, job: j, events: newEventStream(x),
 		begun: make([]bool, len(j.sequences)), called: make([]bool, len(j.sequences)), held: make([]heldCall, len(j.sequences)),
-		start: chatChunk{ID: "chatcmpl-" + x.id, Object: "chat.completion.chunk", Created: now(), Model: e.modelName(in.Model)},
+		thought: make([]string, len(j.sequences)),
+		start:   chatChunk{ID: "chatcmpl-" + x.id, Object: "chat.completion.chunk", Created: now(), Model: e.modelName(in.Model)},
 	}
 	if err := j.each(x, s.piece); err != nil {
 		return s.events.fail(err)
@@ -92,6 +94,13 @@ func (s *chatStream) piece(p piece) error {
 			return err
 		}
 	}
+	if p.reasoning && p.finish == "" && (s.e.hides(s.in) || s.e.tellsLate(s.in)) {
+		s.thought[p.at] += p.text
+		return nil
+	}
+	if err := s.tellThought(p.at); err != nil {
+		return err
+	}
 	if s.work.call != nil && !p.reasoning && !s.called[p.at] {
 		held := &s.held[p.at]
 		held.tokens, held.arguments = held.tokens+1, held.arguments+p.text
@@ -107,6 +116,7 @@ func (s *chatStream) piece(p piece) error {
 	choice.StopReason, choice.MatchedStop = s.e.stoppedBy(p.stoppedBy)
 	finish := p.finish
 	switch {
+	case p.reasoning && s.e.hides(s.in): // cut short
 	case p.reasoning:
 		choice.Delta.Reasoning, choice.Delta.ReasoningContent = s.e.reasoningOf(p.text)
 	case s.work.call != nil:
@@ -122,8 +132,23 @@ func (s *chatStream) piece(p piece) error {
 	return s.send(choice, nil, p.result)
 }
 
+// tellThought sends as one what was thought, where that is told late.
+func (s *chatStream) tellThought(at int) error {
+	thought := s.thought[at]
+	s.thought[at] = ""
+	if thought == "" || !s.e.tellsLate(s.in) {
+		return nil
+	}
+	choice := chunkChoice{Index: at}
+	choice.Delta.Reasoning, choice.Delta.ReasoningContent = s.e.reasoningOf(thought)
+	return s.send(choice, nil, nil)
+}
+
 // describe says of a token what was asked for beside its text.
 func (s *chatStream) describe(choice *chunkChoice, p piece) {
+	if s.e.hides(s.in) {
+		return
+	}
 	if s.in.Logprobs {
 		choice.Logprobs = &chatLogprobs{Content: []tokenLogprob{s.e.tokenLogprob(p.ranking)}}
 	}
@@ -135,7 +160,7 @@ func (s *chatStream) describe(choice *chunkChoice, p piece) {
 // holdBack sends nothing of a token that the parser holds back, unless what the token is was asked for
 // (vLLM, chat_completion/serving.py: an empty delta where token ids or logprobs are wanted).
 func (s *chatStream) holdBack(p piece) error {
-	if !s.in.ReturnTokenIDs && !s.in.Logprobs {
+	if !s.in.ReturnTokenIDs && !s.in.Logprobs || s.e.hides(s.in) {
 		return nil
 	}
 	choice := chunkChoice{Index: p.at}

@@ -247,3 +247,56 @@ func TestReasoning_IsOfNewAnswersOnly(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 }
+
+// A chat may hide its reasoning, and with it what tokens are; or have it told when it is over.
+func TestReasoning_ThatIsHiddenOrLate(t *testing.T) {
+	body := chatBody(10, 40).with(fields{"logprobs": true, "return_token_ids": true})
+	hidden := body.with(fields{"include_reasoning": false})
+	e := start(t, func(cfg *Config) { cfg.ReasoningTokens, cfg.Version = reasoningTokens, "0.32.0" })
+	want := *ask[reasoningAnswer](t, e, "/v1/chat/completions", body).Choices[0].Message.Content
+	if got := ask[reasoningAnswer](t, e, "/v1/chat/completions", hidden).Choices[0].Message; got.Reasoning != "" || *got.Content != want {
+		t.Errorf("%+v, want %q", got, want)
+	}
+	for name, x := range map[string]struct {
+		of     *Engine
+		body   fields
+		shown  bool
+		events int // before the answer
+	}{
+		"hidden": {e, hidden, false, 1}, // the role
+		"late":   {start(t, func(cfg *Config) { cfg.ReasoningTokens, cfg.Connector = reasoningTokens, ConnectorSGLang }), chatBody(10, 40).with(fields{"stream_reasoning": false}), true, 2},
+	} {
+		chunks, err := stream(t, x.of, "/v1/chat/completions", x.body.with(fields{"stream": true}))
+		must(t, err)
+		text, before, shown := "", 0, false
+		for _, chunk := range chunks {
+			var data struct {
+				Choices []struct {
+					Delta struct {
+						Content          string
+						ReasoningContent string `json:"reasoning_content"`
+						Reasoning        string
+					}
+					Logprobs any
+					TokenIDs []int32 `json:"token_ids"`
+				}
+			}
+			if chunk.data == "[DONE]" {
+				continue
+			}
+			must(t, json.Unmarshal([]byte(chunk.data), &data))
+			for _, choice := range data.Choices {
+				if text += choice.Delta.Content; text == "" {
+					before++
+				}
+				shown = shown || choice.Delta.Reasoning+choice.Delta.ReasoningContent != ""
+				if choice.Logprobs != nil || choice.TokenIDs != nil {
+					t.Errorf("%s: %s tells the token", name, chunk.data)
+				}
+			}
+		}
+		if text != want || before != x.events || shown != x.shown {
+			t.Errorf("%s: %q behind %d events, shown %v", name, text, before, shown)
+		}
+	}
+}

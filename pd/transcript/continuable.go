@@ -35,6 +35,28 @@ var neutralValues = map[string][]string{
 // nothing are values that say no more than the absence of any field.
 var nothing = []string{"false", "[]", "{}", `""`}
 
+// hidingFields hide the reasoning before an answer where they are false, or tell it when it is over, or as text of the
+// answer. vLLM hides the ids and likelihoods of all tokens with it (0.32, parser/abstract_parser.py, parse_delta, and
+// entrypoints/openai/chat_completion/serving.py, hide_stream_metadata); the others are SGLang's
+// (srt/entrypoints/openai/protocol.py).
+var hidingFields = []string{"include_reasoning", "stream_reasoning", "separate_reasoning"}
+
+// hides reports whether a field hides reasoning.
+func hides(key string, v api.Value) bool {
+	return string(v) == "false" && slices.Contains(hidingFields, key)
+}
+
+// HidesReasoning reports whether a stream says nothing while its engine reasons.
+func HidesReasoning(body api.Body) bool {
+	return hides("include_reasoning", body.Get("include_reasoning")) || hides("stream_reasoning", body.Get("stream_reasoning"))
+}
+
+// mayHideIDs reports whether the ids of tokens may be missing for what the request says. Without effort vLLM hid the
+// reasoning too (chat_completion/protocol.py of early 2026, set_include_reasoning_for_none_effort).
+func mayHideIDs(body api.Body) bool {
+	return HidesReasoning(body) || string(body.Get("reasoning_effort")) == `"none"`
+}
+
 // isOneOf reports whether a value is one of some. It copies nothing: a prompt is a value too.
 func isOneOf(v api.Value, values []string) bool {
 	return slices.ContainsFunc(values, func(value string) bool { return string(v) == value })
@@ -68,6 +90,8 @@ func NotFromPrefill(body api.Body, text bool) string {
 			if n, ok := v.Int(); !ok || n > 1 || key == "truncate_prompt_tokens" {
 				return key
 			}
+		case hides(key, v):
+			return key
 		case isOneOf(v, nothing):
 		case key == "tools" && string(body.Get("tool_choice")) == `"none"`: // they shape the prompt alone
 		case key == "skip_special_tokens" || key == "spaces_between_special_tokens": // which are true by default
@@ -93,7 +117,7 @@ func onlyUsage(options api.Value) bool {
 // (stop strings, bad words), and what would show it (logprobs).
 func notContinuable(body api.Body) string {
 	for key, v := range body.Fields() {
-		says := !v.Null() && !isOneOf(v, nothing) && !isOneOf(v, neutralValues[key])
+		says := !v.Null() && (!isOneOf(v, nothing) || hides(key, v)) && !isOneOf(v, neutralValues[key])
 		if says && !slices.Contains(copiedFields, key) && !slices.Contains(spentFields, key) {
 			return key
 		}

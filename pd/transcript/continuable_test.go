@@ -21,6 +21,7 @@ func TestNotFromPrefill_FieldsThatAreNotProved(t *testing.T) {
 		`,"skip_special_tokens":false`: "skip_special_tokens", `,"truncate_prompt_tokens":8`: "truncate_prompt_tokens",
 		`,"stream_options":{"some_day":true}`: "stream_options", `,"tools":[{}]`: "tools", `,"echo":true`: "echo", `,"new":1`: "new",
 		`,"presence_penalty":0.1`: "presence_penalty", `,"response_format":{"type":"json_object"}`: "response_format",
+		`,"include_reasoning":false`: "include_reasoning", `,"separate_reasoning":false`: "separate_reasoning",
 		`,"continue_final_message":true`: "continue_final_message", `,"bad_words":["x"]`: "bad_words",
 	} {
 		body, err := api.ParseBody([]byte(`{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"a"}]` + fields + `}`))

@@ -250,8 +250,8 @@ func (t *Transcript) isOnlyText() bool {
 	return t.req.OnlyText || onlyText(t.req.Body)
 }
 
-// WithoutIDs reports whether the engine was asked for token ids and reported none.
-func (t *Transcript) WithoutIDs() bool { return t.withoutIDs }
+// WithoutIDs reports whether the engine was asked for token ids and reported none, without a reason in the request.
+func (t *Transcript) WithoutIDs() bool { return t.withoutIDs && !mayHideIDs(t.req.Body) }
 
 // IsByText reports whether the leg under way continues the answer by its text.
 func (t *Transcript) IsByText() bool { return t.text.used }

@@ -16,6 +16,7 @@ func TestTranscript_WhatCanBeContinued(t *testing.T) {
 		`"tools":[{}]`: false, `"stop":["x"]`: false, `"seed":0`: false, `"presence_penalty":0.1`: false, `"repetition_penalty":1.1`: false,
 		`"logprobs":true`: false, `"logprobs":0`: false, `"response_format":{"type":"json_object"}`: false, `"structured_outputs":{"regex":"a"}`: false,
 		`"bad_words":["a b"]`: false, `"echo":true`: false, `"a_field_of_tomorrow":3`: false,
+		`"echo":false`: true, `"include_reasoning":false`: false, `"stream_reasoning":false`: false, `"separate_reasoning":false`: false,
 	} {
 		body, err := api.ParseBody([]byte(`{"model":"m"` + map[bool]string{true: "", false: ","}[extra == ""] + extra + `}`))
 		if got := err == nil && notContinuable(body) == ""; got != want {
@@ -61,6 +62,22 @@ func TestTranscript_TheEndOfAWholeAnswer(t *testing.T) {
 		}
 		if got := string(s.Ending()); got != c.want {
 			t.Errorf("after %q: %q, want %q", c.events, got, c.want)
+		}
+	}
+}
+
+// Of an engine that tells no ids where a request hides its reasoning, or wants none, it does not follow that it knows none.
+func TestTranscript_WhatHidesReasoningHidesIDs(t *testing.T) {
+	said := []byte(`{"id":"x","choices":[{"index":0,"delta":{"content":"a"}}]}`)
+	for field, want := range map[string]bool{``: true, `,"reasoning_effort":"high"`: true, `,"reasoning_effort":"none"`: false} {
+		body, err := api.ParseBody([]byte(`{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true` + field + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, _ := New(Request{Dialect: api.Chat, Body: body}, 1000, false)
+		s.StartLeg(Engine{Name: "vllm", MayReportIDs: true}, body)
+		if s.recordAt(said); s.WithoutIDs() != want {
+			t.Errorf("%s: it knows none: %v", field, !want)
 		}
 	}
 }
