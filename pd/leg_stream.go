@@ -43,7 +43,7 @@ type legStream struct {
 	scratch *scratch  // for the last event as the client sees it; nil: it is not in use
 	choices api.EndedChoices
 
-	opensLate bool // the engine names the role of a chat when it has the first token
+	opensLate bool // the engine names the role of a chat, or begins a message, when it has the first token
 
 	opened bool // the first content event was read
 	ended  bool // the engine said that the stream is complete
@@ -367,12 +367,12 @@ const drainTime = 100 * time.Millisecond
 
 // open reads up to the first content event. Everything before it may be
 // retried, so an error here is a *LegError for the caller to build. first hears when the engine has shown that
-// the prompt's KV is there: with that event or, where the engine opensLate, with the role before it.
+// the prompt's KV is there: with that event or, where the engine opensLate, with the role or message_start before it.
 func (s *legStream) open(first func(now time.Time)) error {
 	shown := false
 	for s.result.Events == 0 {
 		out, err := s.event()
-		if err == nil && !shown && (s.result.Events > 0 || s.opensLate && s.chunk.Role) {
+		if err == nil && !shown && (s.result.Events > 0 || s.opensLate && (s.chunk.Role || s.dialect == api.Messages)) {
 			shown = true
 			first(time.Now())
 		}

@@ -139,6 +139,13 @@ func TestLegStream_WhatIsHeldBackIsNotThePromptsTime(t *testing.T) {
 				t.Errorf("opens with its first token: %v: heard after %v, want %v (%v)", opensLate, heard, want, err)
 			}
 			s.Close()
+			heard, start = nil, time.Now()
+			s = legOf(t, f, sent(time.Second, `data: {"type":"message_start","message":{}}`+"\n\n", 2*time.Second, `data: {"type":"content_block_delta","index":0}`+"\n\n"))
+			s.dialect, s.opensLate = api.Messages, opensLate
+			if err := s.open(func(now time.Time) { heard = append(heard, now.Sub(start)) }); err != nil || !slices.Equal(heard, want) {
+				t.Errorf("a message, %v: heard after %v, want %v (%v)", opensLate, heard, want, err)
+			}
+			s.Close()
 		}
 	})
 }

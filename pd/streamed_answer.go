@@ -85,13 +85,13 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 	steps := o.newStepSampler(server, st.req)
 	s := &legStream{
 		dialect: st.req.Dialect, events: api.NewEventReader(resp.Body), body: resp.Body,
-		ctx: legCtx, cancel: legCtx.End, idle: idle, idleLimit: o.Config.IdleTimeout,
+		ctx: legCtx, cancel: legCtx.End, idle: idle, idleLimit: o.idleLimit(st.req),
 		server: server, side: b.promptSide, mostTokens: o.mostTokens(st), hideUsage: st.req.HideUsage,
 		opensLate: opensWithToken(server),
 		onGap:     steps.observeGap, transcript: st.transcript, ids: b.legIDs, hideIDs: hideIDs, handoff: b.handoff, choices: api.NewEndedChoices(st.req.Answers),
 	}
 	if err := s.open(func(now time.Time) {
-		if transcript.HidesReasoning(st.req.Body) { // the engine is at work, and says nothing before the answer
+		if mayBeSilent(st.req.Body) {
 			idle.Reset(o.Config.AnswerTimeout)
 		}
 		a.learnFirst(ctx, st, b, sample, now.Sub(start), now)
@@ -141,9 +141,10 @@ func (a streamedAnswer) fromPrefill(ctx context.Context, st *requestState, b *bi
 	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s, Prefill: from}, nil
 }
 
-// opensWithToken reports whether an engine names the role of a chat when it has the first token, and not before:
-// what that says may come much later, since a parser of tool calls holds back what may become one. vLLM 0.32
-// (entrypoints/openai/chat_completion/serving.py, chat_completion_stream_generator), SGLang
+// opensWithToken reports whether an engine names the role of a chat, or begins a message, when it has the first token, and
+// not before: what that says may come much later, since a parser of tool calls holds back what may become one. vLLM 0.32
+// (entrypoints/openai/chat_completion/serving.py, chat_completion_stream_generator, and anthropic/serving.py,
+// message_stream_converter), SGLang
 // (srt/entrypoints/openai/serving_chat.py, _generate_chat_stream), TensorRT-LLM (serve/postprocess_handlers.py,
 // chat_stream_post_processor).
 func opensWithToken(server *pools.Server) bool {

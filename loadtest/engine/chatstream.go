@@ -104,7 +104,7 @@ func (s *chatStream) piece(p piece) error {
 	if s.work.call != nil && !p.reasoning && !s.called[p.at] {
 		held := &s.held[p.at]
 		held.tokens, held.arguments = held.tokens+1, held.arguments+p.text
-		if held.tokens < callHead && p.finish == "" {
+		if (held.tokens < callHead || s.e.cfg.WholeCalls) && p.finish == "" {
 			return s.holdBack(p)
 		}
 		p.text, s.called[p.at] = held.arguments, true

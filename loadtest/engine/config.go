@@ -163,6 +163,9 @@ type Config struct {
 	// ForcedToolPrefillFails answers 500 to a prefill of one token with a forced
 	// tool_choice (vLLM issue 38911).
 	ForcedToolPrefillFails bool
+	// WholeCalls tells a tool call of a chat's stream when it is complete, as some parsers do
+	// (vLLM's of Kimi K3, vllm-project/vllm#50627).
+	WholeCalls bool
 }
 
 // Default is an engine like vLLM with Llama 3.1 8B on one H200: the KV bytes per

@@ -49,7 +49,7 @@ func (c *pdConfig) bindLimits(fs *pflag.FlagSet) {
 		"`time` at which requests get their servers: arrival, or late, when the prefill server that is best for them is about to be free")
 	fs.DurationVar(&c.PrefillTimeout, "prefill-timeout", c.PrefillTimeout, "time for a prefill leg")
 	fs.DurationVar(&c.FirstEventTimeout, "first-event-timeout", c.FirstEventTimeout, "time for decode to give the first content of a stream")
-	fs.DurationVar(&c.IdleTimeout, "idle-timeout", c.IdleTimeout, "time between two events of a stream")
+	fs.DurationVar(&c.IdleTimeout, "idle-timeout", c.IdleTimeout, "time between two events of a stream, and behind the first of one that may call tools or is not to show its reasoning answer-timeout")
 	fs.DurationVar(&c.AnswerTimeout, "answer-timeout", c.AnswerTimeout, "time for an answer that is not streamed")
 	fs.DurationVar(&c.HandoffAge, "handoff-age", c.HandoffAge,
 		"age at which a hand-off is not used any more; keep it to a third of the engine's KV lease")
