@@ -224,7 +224,10 @@ func (x *exchange) accept(h header, body []byte, coding string) (req *pd.Request
 		return nil, err
 	}
 	x.traceRequest(req)
-	if req, err = x.salt(req); err != nil { // it may be a chat from here on
+	if req, err = x.taken(req); err != nil { // it may be a chat from here on
+		return nil, err
+	}
+	if req, err = x.salt(req); err != nil { // likewise
 		return nil, err
 	}
 	x.predictPrompt(req)

@@ -822,6 +822,23 @@ func TestPickExchange_TranslatesNothing(t *testing.T) {
 	}
 }
 
+// So it is with a message that the model's pairs do not take.
+func TestPickExchange_RefusesWhatNoPairTakes(t *testing.T) {
+	spec := alone(t)
+	spec.URL, spec.Connector = listing(t, `{"data":[{"id":"m","owned_by":"sglang"}]}`), "sglang"
+	g := run(t, usual(t), complete().roundTrip, spec)
+	e, err := g.beginPick("POST", "/v1/messages", AnswerEdited)
+	if err == nil {
+		err = e.AddBody([]byte(hello))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = e.Pick(nil); statusOfRefusal(err) != http.StatusBadRequest || !strings.Contains(err.Error(), "do not serve /v1/messages. Use /v1/chat/completions.") {
+		t.Errorf("%v", err)
+	}
+}
+
 // Where there are keys here the client's is not for engines.
 func TestServer_HidesCredentials(t *testing.T) {
 	for _, keys := range [][]string{nil, {"ada"}} {

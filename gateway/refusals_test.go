@@ -451,11 +451,14 @@ func (r *refusals) byEngines(d *api.Dialect) {
 	if !d.Native {
 		r.check("no servers", d, r.ask(nobody, "POST", d.Path, good), wanted{status: 503, wait: true})
 	}
-	if d == api.Chat || d == api.Completions {
-		pair := alone(r.t)
-		pair.Connector = "sglang"
-		g := run(r.t, usual(r.t), complete().roundTrip, pair)
-		r.check("several answers of a pair that gives one", d, r.ask(g, "POST", d.Path, promptOf(d, `,"n":2`)), wanted{status: 400, final: true})
+	pair := alone(r.t)
+	pair.Connector = "sglang"
+	pairs := run(r.t, usual(r.t), complete().roundTrip, pair)
+	switch d {
+	case api.Chat, api.Completions:
+		r.check("several answers of a pair that gives one", d, r.ask(pairs, "POST", d.Path, promptOf(d, `,"n":2`)), wanted{status: 400, final: true})
+	case api.Messages, api.Responses:
+		r.check("what no pair takes", d, r.ask(pairs, "POST", d.Path, good), wanted{status: 400, final: true})
 	}
 }
 

@@ -34,17 +34,21 @@ func (x *exchange) salt(req *pd.Request) (*pd.Request, error) {
 	case x.server.cfg.SharedKV:
 		return req, nil
 	}
+	return nil, noChat(req, "tenants_not_separated", "The engines of this model cannot keep tenants apart on ", err)
+}
+
+// noChat refuses a request that engines do not get as it is, for what why says of its API, nor as a chat.
+func noChat(req *pd.Request, code, why string, err error) error {
 	var wrong *messages.InvalidError
 	if errors.As(err, &wrong) {
-		return nil, invalid(wrong.Field, "%s", wrong)
+		return invalid(wrong.Field, "%s", wrong)
 	}
-	message := "The engines of this model cannot keep tenants apart on " + req.Dialect.Path + ". Use /v1/chat/completions."
+	message := why + req.Dialect.Path + ". Use /v1/chat/completions."
 	var inexact *messages.InexactError
 	if errors.As(err, &inexact) {
-		message = "The engines of this model cannot keep tenants apart on " + req.Dialect.Path +
-			", and the request cannot be sent as a chat because of " + inexact.What + ". Use /v1/chat/completions."
+		message = why + req.Dialect.Path + ", and the request cannot be sent as a chat because of " + inexact.What + ". Use /v1/chat/completions."
 	}
-	return nil, &badRequest{status: http.StatusBadRequest, code: "tenants_not_separated", message: message}
+	return &badRequest{status: http.StatusBadRequest, code: code, message: message}
 }
 
 func (x *exchange) salted(req *pd.Request) *pd.Request {

@@ -164,6 +164,7 @@ func (e *Engine) messages(x *exchange) error {
 	if e.dropsMessageSalt() {
 		chat.CacheSalt = nil
 	}
+	e.dropRooms(chat)
 	work, err := e.prepare(x, chat)
 	if err != nil {
 		return err

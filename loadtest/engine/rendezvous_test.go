@@ -153,6 +153,16 @@ func TestMeeting_WhatCannotMeetIsRefused(t *testing.T) {
 			}
 		}
 	}
+	for path, body := range map[string]fields{
+		"/v1/messages":  {"messages": []fields{{"role": "user", "content": "hi"}}, "max_tokens": 3},
+		"/v1/responses": {"input": "hi", "max_output_tokens": 3},
+	} {
+		for _, e := range []*Engine{p, d} {
+			if status, raw := post(t, e, path, body.with(inRoom(t, p, 2))); status != 400 || !strings.Contains(string(raw), "room id") {
+				t.Errorf("%s: %d: %s", path, status, raw)
+			}
+		}
+	}
 	// A room is used once, and by legs of one prompt.
 	if a, b, raw := both(t, p, d, at(20), at(20)); a != 200 || b != 200 {
 		t.Fatalf("%d and %d: %s", a, b, raw)

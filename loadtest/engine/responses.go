@@ -252,6 +252,7 @@ func (e *Engine) responses(x *exchange) error {
 	if e.cfg.Connector == ConnectorTRTLLM { // its class has no salt and drops what it does not know
 		chat.CacheSalt = nil
 	}
+	e.dropRooms(chat)
 	work, err := e.prepare(x, chat)
 	if err != nil {
 		return err

@@ -19,6 +19,15 @@ type sglangFields struct {
 	PrefillDPRank *int            `json:"disagg_prefill_dp_rank"`
 }
 
+// dropRooms takes out of a chat that was a message or a response what SGLang's classes of those have no place for: where
+// the legs meet, and their ranks (srt/entrypoints/anthropic/protocol.py and openai/protocol.py, main of November 2026;
+// sgl-project/sglang#35229, #35497).
+func (e *Engine) dropRooms(chat *chatRequest) {
+	if e.cfg.Connector == ConnectorSGLang {
+		chat.sglangFields = sglangFields{}
+	}
+}
+
 // sglangParams refuses what would let an engine wait for a peer that does not come. An engine of no
 // disaggregation mode (both) does not read the fields. All answers to a prompt meet in the prompt's room, whatever
 // rooms there are for them (0.5.23, srt/managers/tokenizer_manager.py, _handle_batch_request), and a room is used once.

@@ -3,6 +3,7 @@ package connector
 import (
 	"context"
 	"net/http"
+	"slices"
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
@@ -58,6 +59,14 @@ type Connector struct {
 	// nil: engines do not say, and any failure of decode may be one.
 	TransferFault func(body []byte) bool
 }
+
+// PairsTake reports whether pairs take requests of an API.
+func (c *Connector) PairsTake(d *api.Dialect) bool {
+	return c.Pairs && d.Split && (c.Dialects == nil || slices.Contains(c.Dialects, d))
+}
+
+// Takes reports whether a decode server takes requests of an API, in a pair or by itself.
+func (c *Connector) Takes(d *api.Dialect) bool { return c.Aggregated || !d.Split || c.PairsTake(d) }
 
 // byName has the connectors by the names that pools.Connectors lists.
 var byName = map[string]*Connector{

@@ -19,10 +19,16 @@ const bootstrapPort = 8998
 // srt/managers/tokenizer_manager.py, _handle_batch_request; sgl-project/sglang#40297).
 var sglang = &Connector{
 	Engine: "sglang", ConcurrentLegs: true, OneSample: true, RespondsAfterTransfer: true, Pairs: true, ReportsCachedTokens: true,
-	Prefill: sglangPrefill, decode: sglangDecode,
+	Dialects: dialectsOfSGLang,
+	Prefill:  sglangPrefill, decode: sglangDecode,
 	// The engines' word for a room that broke, whichever side broke it.
 	TransferFault: func(body []byte) bool { return bytes.Contains(body, []byte("KVTransferError")) },
 }
+
+// dialectsOfSGLang are those in which its servers are told where to meet. Its classes of messages and responses have no
+// such fields and drop them, and a server of either mode refuses a request without a room (srt/entrypoints/anthropic and
+// openai/protocol.py, main of November 2026; sgl-project/sglang#35229, #35497).
+var dialectsOfSGLang = []*api.Dialect{api.Chat, api.Completions, api.Generate}
 
 // sglangPrefill needs no cut to one token: a server in prefill mode ends there. On a rank that the room's number does
 // not mean it prefills only where the request says that decode knows the rank (0.5.23

@@ -1,6 +1,7 @@
 // Package messages translates between Anthropic's Messages API and OpenAI's chat
 // completions: a request to chat, and chat's answer and stream back. It serves engines
-// that keep tenants apart by cache_salt in chat and drop the salt from messages.
+// that keep tenants apart by cache_salt in chat and drop the salt from messages, and pairs
+// of engines that drop from messages where they are to meet.
 //
 // Engines convert a message to a chat themselves, so that the prompt has the same tokens
 // where this package does exactly what they do. It was written after

@@ -57,19 +57,36 @@ var controlAPIs = map[string]string{
 	"/tokenize":       `{"model":"test-model","prompt":"hi",@}`,
 }
 
+// clustersOf are the clusters that pass requests of each API on as they are: SGLang's pairs take no messages and no
+// responses.
+func clustersOf(t *testing.T) (of func(path string) (c *cluster, engines []*engine.Engine)) {
+	pairs, alone := newNative(t), startTestEngine(t, engine.RoleBoth, sglangEngine)
+	whole := newCluster(t, shape{config: func(cfg *config) {
+		cfg.servers[2].add(serverEntry{URL: alone.URL(), Connector: "aggregated"})
+	}})
+	eventually(t, "the server is up", func() bool { return whole.metric("tandem_server_up") == 1 })
+	return func(path string) (*cluster, []*engine.Engine) {
+		if path == "/v1/responses" || path == messagesPath {
+			return whole, []*engine.Engine{alone}
+		}
+		return pairs, slices.Concat(pairs.prefill, pairs.decode)
+	}
+}
+
 func TestEdge_ControlFieldsNeverReachAnEngine(t *testing.T) {
-	c := newNative(t)
+	of := clustersOf(t)
 	// What the gateway itself says to engines: the client's must not come instead.
 	own := []string{"bootstrap_host", "bootstrap_port", "bootstrap_room", "request_id", "rid"}
 	for path, body := range controlAPIs {
+		c, engines := of(path)
 		for name, field := range controlBodies() {
 			got := c.post(path, strings.Replace(body, "@", field, 1))
 			if got.status != 200 {
 				t.Errorf("%s, %s: %d %s", path, name, got.status, got.body)
 			}
 		}
-		both := append(requests(c.prefill, path), requests(c.decode, path)...)
-		for _, r := range both {
+		got := requests(engines, path)
+		for _, r := range got {
 			if strings.Contains(r.Body, "evil") || strings.Contains(r.Body, "9999999") {
 				t.Errorf("%s: an engine got %.400s", path, r.Body)
 			}
@@ -80,7 +97,7 @@ func TestEdge_ControlFieldsNeverReachAnEngine(t *testing.T) {
 				return true
 			})
 		}
-		if len(both) == 0 {
+		if len(got) == 0 {
 			t.Errorf("%s: nothing reached an engine at all", path)
 		}
 		for _, twice := range []string{
@@ -101,20 +118,22 @@ func TestEdge_ControlFieldsNeverReachAnEngine(t *testing.T) {
 // Token ids that would be read in place of the messages are none of a client's either, but
 // where they are the API's prompt.
 func TestEdge_TokenIDsDoNotReplaceTheMessages(t *testing.T) {
-	c := newNative(t)
+	of := clustersOf(t)
 	for path, body := range controlAPIs {
 		if path == "/generate" {
 			continue
 		}
+		c, engines := of(path)
 		if got := c.post(path, strings.Replace(body, "@", `"input_ids":[666],"prompt_token_ids":[666],"prompt_token_ids_b64":"666"`, 1)); got.status != 200 {
 			t.Errorf("%s: %d %s", path, got.status, got.body)
 		}
-		for _, r := range append(requests(c.prefill, path), requests(c.decode, path)...) {
+		for _, r := range requests(engines, path) {
 			if strings.Contains(r.Body, "[666]") || strings.Contains(r.Body, `"666"`) {
 				t.Errorf("%s: an engine got %s", path, r.Body)
 			}
 		}
 	}
+	c, _ := of("/generate")
 	if got := c.post("/generate", `{"input_ids":[17,18,19],"sampling_params":{"max_new_tokens":2}}`); got.status != 200 {
 		t.Errorf("/generate: %d %s", got.status, got.body)
 	}

@@ -24,7 +24,7 @@ func TestEdge_TenantsAreServedOnlyWhereTheyAreKeptApart(t *testing.T) {
 	}{
 		{"vLLM before 0.32", nil, map[string]int{chatPath: 200, "/v1/completions": 200, "/v1/responses": 200, "/v1/messages": 200}},
 		{"vLLM 0.32", saltsMessages, map[string]int{chatPath: 200, "/v1/completions": 200, "/v1/responses": 200, "/v1/messages": 200}},
-		{"SGLang", sglangEngine, map[string]int{chatPath: 200, "/v1/completions": 200, "/v1/responses": 200, "/v1/messages": 200}},
+		{"SGLang", sglangEngine, map[string]int{chatPath: 200, "/v1/completions": 200, "/v1/messages": 200}},
 		{"TensorRT-LLM", trtllmEngine, map[string]int{chatPath: 200, "/v1/completions": 400, "/v1/responses": 400, "/v1/messages": 400}},
 	} {
 		t.Run(x.name, func(t *testing.T) {

@@ -207,6 +207,56 @@ func TestSGLang_SeveralAnswersToAPromptRunOnAServerThatDoesBoth(t *testing.T) {
 	}
 }
 
+// SGLang's prefill and decode servers drop the room of a message, and refuse what has none: they get the chat that means
+// the same.
+func TestSGLang_PairsAnswerMessages(t *testing.T) {
+	t.Parallel()
+	alone := startTestEngine(t, engine.RoleBoth, sglangEngine)
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})
+	for _, extra := range []string{"", `,"stream":true`, `,"stop_sequences":[" the"," a"," of"]`, `,"tool_choice":{"type":"any"}`} {
+		got := c.post(messagesPath, agentTurn(extra))
+		if want := messageOf(t, askEngine(t, alone, messagesPath, agentTurn(extra))); messageOf(t, got) != want || got.header.Get("X-Tandem-Prefill") == "" {
+			t.Errorf("%s: %s\nwant %s", extra, got.body, want)
+		}
+	}
+	c.roomsAreFresh()
+	inexact := c.post(messagesPath, agentTurn(`,"thinking":{"type":"adaptive"}`))
+	if message := gjson.Get(inexact.body, "error.message").String(); inexact.status != 400 || !strings.Contains(message, "cannot be sent as a chat because of") || strings.Contains(message, "tenants") {
+		t.Errorf("a message that no chat means: %d %s", inexact.status, inexact.body)
+	}
+	if n := c.metric("tandem_retries_total"); n != 0 {
+		t.Errorf("%v legs failed", n)
+	}
+}
+
+// They drop the room of a response too, of which no chat is made: it needs a server that does both.
+func TestSGLang_ResponsesNeedAServerThatDoesBoth(t *testing.T) {
+	t.Parallel()
+	const path, body = "/v1/responses", `{"model":"test-model","max_output_tokens":9,"input":"the river and the city"}`
+	pairs := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})
+	got := pairs.post(path, body)
+	if message := gjson.Get(got.body, "error.message").String(); got.status != 400 || !strings.Contains(message, path) || !strings.Contains(message, chatPath) {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	if n := len(requests(pairs.prefill, path)) + len(requests(pairs.decode, path)); n != 0 {
+		t.Errorf("%d legs were sent in vain", n)
+	}
+	whole := startTestEngine(t, engine.RoleBoth, sglangEngine)
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine, config: func(cfg *config) {
+		cfg.servers[2].add(serverEntry{URL: whole.URL(), Connector: "aggregated"})
+	}})
+	eventually(t, "all are up", func() bool { return c.metric("tandem_server_up") == 3 })
+	thinks := agentTurn(`,"thinking":{"type":"adaptive"}`) // no chat means the same
+	for path, body := range map[string]string{path: body, messagesPath: thinks} {
+		for range 4 {
+			got, want := c.post(path, body), askEngine(t, whole, path, body)
+			if got.status != 200 || got.text() != want.text() || "http://"+got.header.Get("X-Tandem-Decode") != whole.URL() {
+				t.Errorf("%s by %s: %d %s", path, got.header.Get("X-Tandem-Decode"), got.status, got.body)
+			}
+		}
+	}
+}
+
 // SGLang takes best_of and gives n answers all the same, so there are rooms for n.
 func TestSGLang_SamplesThatAreNotAnsweredHaveNoRoom(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 )
 
@@ -80,6 +82,9 @@ func TestSidecar_OfSGLangGetsNoPromptWithoutAPrefillServer(t *testing.T) {
 		if got := c.post("/v1/chat/completions", body); got.status != 200 || got.err != nil || got.header.Get("X-Tandem-Prefill") == "" {
 			t.Errorf("%d %v, prefilled on %q: %s", got.status, got.err, got.header.Get("X-Tandem-Prefill"), got.body)
 		}
+	}
+	if got := c.post(messagesPath, short+`}`); got.status != 200 || gjson.Get(got.body, "type").String() != "message" || got.header.Get("X-Tandem-Prefill") == "" {
+		t.Errorf("a message: %d %s", got.status, got.body)
 	}
 	// Two answers of one prompt cannot meet in a room, and there is no server for them.
 	if got := c.post("/v1/chat/completions", short+`,"n":2}`); got.status == 200 || strings.Contains(got.body, "bootstrap") {
