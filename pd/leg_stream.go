@@ -123,7 +123,7 @@ func (s *legStream) Await() {
 	s.releaseScratch()
 	s.startIdle()
 	s.events.Await()
-	if s.events.Buffered() {
+	if s.events.Buffered() && !s.events.CommentBuffered() {
 		s.stopIdle()
 	} // else the time limit is that of the rest too
 }
@@ -140,12 +140,15 @@ func (s *legStream) Follow(each func() (goOn bool)) (began bool) {
 		if !s.events.Buffered() {
 			return false // the time limit is that of the rest too
 		}
+		comment := s.events.CommentBuffered()
 		if !each() || s.ended {
 			s.stopIdle()
 			return false
 		}
 		s.releaseScratch()
-		s.idle.Reset(s.idleLimit)
+		if !comment {
+			s.idle.Reset(s.idleLimit)
+		}
 		return true
 	})
 }
@@ -186,7 +189,8 @@ func (s *legStream) event() ([]byte, error) {
 		s.startIdle()
 	}
 	ev, err := s.events.Read()
-	if waits {
+	comment := err == nil && ev.Data == nil
+	if waits && !comment {
 		s.stopIdle()
 	}
 	if errors.Is(err, io.EOF) && s.choices.All() {
@@ -195,6 +199,9 @@ func (s *legStream) event() ([]byte, error) {
 	}
 	if err != nil {
 		return nil, s.broken(err)
+	}
+	if comment { // that the server lives says nothing of its engine
+		return ev.Raw, nil
 	}
 	return s.take(ev)
 }
@@ -391,7 +398,7 @@ func (s *legStream) open(first func(now time.Time)) error {
 			return api.ErrEventTooLong
 		}
 	}
-	s.opened = true
+	s.opened, s.events.Comments = true, true
 	s.idle.Stop()
 	return nil
 }

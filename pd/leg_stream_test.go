@@ -122,6 +122,33 @@ func TestLegStream_TheTimeToTheFirstContentIsOneLimit(t *testing.T) {
 	})
 }
 
+// A comment by which a server keeps connections alive goes to the client at once, and is no sign of the engine's life.
+func TestLegStream_CommentsArePassedOnAndGiveNoTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const comment, soon = ": keep-alive\n\n", 400 * time.Millisecond
+		f := newTestFleet(t, 1, testPrompt(160))
+		s := legOf(t, f, sent(comment, roleEvent, textEvent, soon, comment, soon, comment, soon, textEvent, textEvent))
+		if err := s.open(func(time.Time) {}); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := s.Next(); err != nil || string(out) != comment+roleEvent+textEvent {
+			t.Errorf("%q, %v", out, err)
+		}
+		start := time.Now()
+		for n := range 2 {
+			s.Await()
+			if out, err := s.Next(); err != nil || string(out) != comment || time.Since(start) != time.Duration(n+1)*soon {
+				t.Errorf("%q after %v, %v", out, time.Since(start), err)
+			}
+		}
+		s.Await()
+		if out, err := s.Next(); !errors.Is(err, errSilent) || time.Since(start) != time.Second {
+			t.Errorf("%q after %v: %v", out, time.Since(start), err)
+		}
+		s.Close()
+	})
+}
+
 // A parser of tool calls holds back what an engine has said since it opened the answer: where that is with the
 // first token, what prefill and transfer took ends there, and else with the first content.
 func TestLegStream_WhatIsHeldBackIsNotThePromptsTime(t *testing.T) {

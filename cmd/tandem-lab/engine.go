@@ -124,6 +124,7 @@ func engineFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.StringVar(&cfg.ORCA, "orca", cfg.ORCA, "address where load reports are streamed by gRPC (OpenRcaService)")
 	f.BoolVar(&cfg.CachedTokensInUsage, "cached-tokens", cfg.CachedTokensInUsage, "report cached_tokens in usage")
 	f.BoolVar(&cfg.Embeddings, "embeddings", cfg.Embeddings, "serve /v1/embeddings, /v2/embed, /rerank, /score, /classify and /pooling")
+	f.DurationVar(&cfg.KeepAlive, "sse-keep-alive", cfg.KeepAlive, "silence after which a chat's stream has a comment, in real time; 0: none")
 	f.BoolVar(&cfg.WholeCalls, "whole-calls", cfg.WholeCalls, "tell a tool call of a chat's stream when it is complete, as some parsers do")
 	f.BoolVar(&cfg.ForcedToolPrefillFails, "forced-tool-prefill-fails", cfg.ForcedToolPrefillFails,
 		"answer 500 to a one-token prefill with a forced tool_choice (vLLM issue 38911)")

@@ -68,6 +68,7 @@ func (e *Engine) streamChat(x *exchange, in *chatRequest, work *chatWork, j *job
 		thought: make([]string, len(j.sequences)),
 		start:   chatChunk{ID: "chatcmpl-" + x.id, Object: "chat.completion.chunk", Created: now(), Model: e.modelName(in.Model)},
 	}
+	s.events.every = e.cfg.KeepAlive
 	if err := j.each(x, s.piece); err != nil {
 		return s.events.fail(err)
 	}
@@ -161,7 +162,7 @@ func (s *chatStream) describe(choice *chunkChoice, p piece) {
 // (vLLM, chat_completion/serving.py: an empty delta where token ids or logprobs are wanted).
 func (s *chatStream) holdBack(p piece) error {
 	if !s.in.ReturnTokenIDs && !s.in.Logprobs || s.e.hides(s.in) {
-		return nil
+		return s.events.silent()
 	}
 	choice := chunkChoice{Index: p.at}
 	s.describe(&choice, p)

@@ -166,6 +166,9 @@ type Config struct {
 	// WholeCalls tells a tool call of a chat's stream when it is complete, as some parsers do
 	// (vLLM's of Kimi K3, vllm-project/vllm#50627).
 	WholeCalls bool
+	// KeepAlive is after how long a silence between the tokens of a chat's stream a comment is sent, in
+	// real time; 0: never.
+	KeepAlive time.Duration
 }
 
 // Default is an engine like vLLM with Llama 3.1 8B on one H200: the KV bytes per

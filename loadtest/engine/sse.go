@@ -5,20 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 )
 
 // eventStream writes server-sent events. vLLM answers 200 before it knows whether the
 // request will succeed, so a later failure is an event.
 type eventStream struct {
 	x      *exchange
-	tokens int // pieces passed on
-	number int // of the next named event
+	tokens int           // pieces passed on
+	number int           // of the next named event
+	every  time.Duration // a comment in a silence of so long; 0: none
+	last   time.Time     // when something was sent
 }
 
 // newEventStream sends the headers at once.
 func newEventStream(x *exchange) *eventStream {
 	x.answerHeaders(true)
-	return &eventStream{x: x}
+	return &eventStream{x: x, last: time.Now()}
 }
 
 // data sends one unnamed event.
@@ -55,7 +58,17 @@ func (s *eventStream) write(format string, args ...any) error {
 		return errClientGone
 	}
 	s.x.flush()
+	s.last = time.Now()
 	return nil
+}
+
+// silent sends a comment where the stream has said nothing for long (vLLM since #51034,
+// entrypoints/openai/sse_keep_alive.py).
+func (s *eventStream) silent() error {
+	if s.every == 0 || time.Since(s.last) < s.every {
+		return nil
+	}
+	return s.write(": keep-alive\n\n")
 }
 
 // token counts a piece before it is passed on; a fault may cut the connection there.

@@ -15,7 +15,7 @@ const MaxEvent = 16 << 20
 var ErrEventTooLong = errors.New("an SSE event is longer than 16 MiB")
 
 // Event is one event as it came: Raw with its blank line, Data without field
-// name, several data lines joined. Both are valid until the next read.
+// name, several data lines joined; nil of a comment. Both are valid until the next read.
 type Event struct {
 	Raw  []byte
 	Data []byte
@@ -24,6 +24,9 @@ type Event struct {
 // EventReader splits a stream into events. Lines may end in LF or CRLF and may be
 // cut anywhere by the network. Each byte is looked at once, however it is cut.
 type EventReader struct {
+	// Comments: those with a blank line behind them are returned by themselves.
+	Comments bool
+
 	from  io.Reader
 	usual *usualBuffer // for usual events; nil: there is none
 	long  *[]byte      // for longer ones; nil: there is none
@@ -149,7 +152,7 @@ func (s *EventReader) Close() {
 	s.releaseUsual()
 }
 
-// Read returns the next event that carries data; comments before it are part of
+// Read returns the next event that carries data, or a comment that stands alone; else comments before it are part of
 // its Raw. io.EOF says that the stream ended between events, ErrUnexpectedEOF
 // that it ended inside one.
 func (s *EventReader) Read() (Event, error) {
@@ -198,7 +201,7 @@ func (s *EventReader) look() (whole bool) {
 				e.from = e.to - len(value)
 			}
 		}
-		e.whole = len(line) == 0 && e.lines > 0
+		e.whole = len(line) == 0 && (e.lines > 0 || s.Comments && e.line > 0)
 		e.line = e.looked
 	}
 	return true
@@ -209,7 +212,10 @@ func (s *EventReader) take() Event {
 	e := s.next
 	raw := s.buf[s.r : s.r+e.looked : s.r+e.looked]
 	s.r, s.next = s.r+e.looked, eventBounds{}
-	if e.lines == 1 {
+	switch e.lines {
+	case 0:
+		return Event{Raw: raw}
+	case 1:
 		return Event{Raw: raw, Data: raw[e.from:e.to:e.to]}
 	}
 	var data [][]byte
@@ -302,6 +308,9 @@ func dataLine(line []byte) ([]byte, bool) {
 // Buffered reports whether a whole next event is already here, so that a reader may
 // go on without waiting. Part of one, or a comment, would make it wait.
 func (s *EventReader) Buffered() bool { return s.look() }
+
+// CommentBuffered reports whether the next event is here, and a comment.
+func (s *EventReader) CommentBuffered() bool { return s.look() && s.next.lines == 0 }
 
 // AtEnd reports whether it is known that nothing is behind what was returned.
 func (s *EventReader) AtEnd() bool { return s.r == s.w && errors.Is(s.err, io.EOF) }

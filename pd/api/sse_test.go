@@ -42,6 +42,48 @@ func TestSSE_SplitsAnywhere(t *testing.T) {
 	}
 }
 
+// A comment that stands alone is returned by itself where it is wanted, and else with the event behind it; wherever the
+// network cuts.
+func TestSSE_CommentsThatStandAlone(t *testing.T) {
+	const stream = "\n: a\r\n\r\n: b\ndata: 1\n\n: c\n\n"
+	for comments, want := range map[bool][]string{false: {"\n: a\r\n\r\n: b\ndata: 1\n\n"}, true: {"\n: a\r\n\r\n", ": b\ndata: 1\n\n", ": c\n\n"}} {
+		for _, cut := range []int{1, 2, 3, 100} {
+			in := NewEventReader(&pieces{[]byte(stream), cut})
+			in.Comments = comments
+			var got []string
+			for {
+				ev, err := in.Read()
+				if err != nil {
+					break
+				}
+				got = append(got, string(ev.Raw))
+				if (ev.Data == nil) != !strings.Contains(string(ev.Raw), "data") {
+					t.Errorf("%q has the data %q", ev.Raw, ev.Data)
+				}
+			}
+			in.Close()
+			if !slices.Equal(got, want) {
+				t.Errorf("comments %v, %d bytes at a time: %q", comments, cut, got)
+			}
+		}
+	}
+}
+
+// pieces is a reader of so many bytes at a time.
+type pieces struct {
+	rest []byte
+	size int
+}
+
+func (p *pieces) Read(b []byte) (int, error) {
+	if len(p.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, p.rest[:min(p.size, len(p.rest))])
+	p.rest = p.rest[n:]
+	return n, nil
+}
+
 func TestSSE_AStreamCutInsideAnEventIsNoCleanEnd(t *testing.T) {
 	for _, in := range []string{"data: {\"a\":1}", "data: {\"a\":1}\n", "data: x\n\ndata: {\"tr", "event: x\n"} {
 		if _, _, err := readAll(strings.NewReader(in)); !errors.Is(err, io.ErrUnexpectedEOF) {

@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"bufio"
 	"encoding/json"
 	"reflect"
 	"strings"
@@ -34,6 +35,34 @@ func TestTools_ACallThatIsToldWholeIsNoSilence(t *testing.T) {
 	}
 	if n := c.metric("tandem_retries_total"); n != 0 || time.Since(began) < limit {
 		t.Errorf("%v legs were given up, in %v", n, time.Since(began))
+	}
+}
+
+// Meanwhile vLLM may send comments, which keep the connections of load balancers open: the client gets them at once.
+func TestTools_ACommentInASilenceGoesToTheClientAtOnce(t *testing.T) {
+	t.Parallel()
+	body := `{"model":"test-model","max_tokens":3900,"stream":true,"messages":[{"role":"user","content":` + quoted("write("+`{"text": "`+strings.Repeat("the river and the city of stone ", 130)+`"})`) + `}],` +
+		`"tools":[{"type":"function","function":{"name":"write","parameters":{"type":"object"}}}]}`
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) {
+		saltsMessages(cfg)
+		cfg.TimeScale, cfg.WholeCalls, cfg.ReasoningTokens, cfg.KeepAlive = 1, true, 5, 100*time.Millisecond
+	}})
+	conn := c.dialRequest(body)
+	defer conn.Close()
+	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(conn)
+	for comments := 0; comments < 25; {
+		switch {
+		case !lines.Scan():
+			t.Fatalf("%d comments, %v", comments, lines.Err())
+		case strings.HasPrefix(lines.Text(), ":"):
+			comments++
+		}
+	}
+	if n := sum(c.decode, func(s engine.State) int { return s.Running }); n != 1 {
+		t.Error("they came with the call")
 	}
 }
 
