@@ -28,7 +28,8 @@ type listener struct {
 	once     sync.Once // of Close
 	closeErr error     // of Close
 
-	closing atomic.Bool // no connection takes another request; it is set with mu
+	closing  atomic.Bool // no connection takes another request; it is set with mu
+	lastRead time.Time   // until when clients may send requests that they have begun; zero: that is not limited. It is set before closing
 
 	begun time.Time // the beginning of its times
 	most  int       // connections, beyond which those that wait for their clients make room for others
@@ -225,17 +226,35 @@ func (l *listener) add(c *clientConn) int {
 	return len(l.conns)
 }
 
+// maxSilence is how long a client may send nothing of a request that it has begun while the gateway drains: as long as
+// packets that were lost take to be sent again, a few times over.
+const maxSilence = 5 * time.Second
+
 // closeSilent closes connections that never sent anything, and those that are still
-// accepted: a drain would wait for them.
-func (l *listener) closeSilent() {
+// accepted: a drain would wait for them. Clients that have begun a request may send the rest, until lastRead at most,
+// zero for no limit: one that stops has no answer to lose.
+func (l *listener) closeSilent(lastRead time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.lastRead = lastRead
 	l.closing.Store(true)
 	for c := range l.conns {
-		if !c.receivedAny.Load() {
+		switch {
+		case !c.receivedAny.Load():
 			_ = c.Conn.Close() // its reader forgets it
+		case c.wait.Load() > 0: // else its next Read sees that it is closing
+			_ = c.Conn.SetReadDeadline(l.withinDrain(maxSilence))
 		}
 	}
+}
+
+// withinDrain is in so long, but not after lastRead. It is for after closeSilent.
+func (l *listener) withinDrain(wait time.Duration) time.Time {
+	until := time.Now().Add(wait)
+	if !l.lastRead.IsZero() && l.lastRead.Before(until) {
+		return l.lastRead
+	}
+	return until
 }
 
 // clientConn is a client's connection. Writes have a deadline that moves on with them: one for a
@@ -251,6 +270,7 @@ type clientConn struct {
 	once        sync.Once
 	departure   departure
 	watched     *clientWatch // of who serves the connection; nil until it is watched
+	readBy      time.Time    // of the reader: the deadline that is set, unless the gateway drains
 	writeBy     time.Time    // of the writer: the deadline that is set
 	stream      *relay       // that the handler of the last request left to who serves the connection; nil: none
 	handover    handover     // of the connection from fasthttp
@@ -281,7 +301,12 @@ func (c *clientConn) Read(p []byte) (int, error) {
 	if c.fault != nil {
 		return c.refuse(p)
 	}
-	c.wait.Store(int64(max(1, time.Since(c.listener.begun))))
+	c.wait.Store(int64(max(1, time.Since(c.listener.begun)))) // before closing is looked at: closeSilent does that the other way round
+	if c.listener.closing.Load() {
+		if err := c.Conn.SetReadDeadline(c.sooner(c.listener.withinDrain(maxSilence))); err != nil {
+			return 0, err
+		}
+	}
 	n, err := c.Conn.Read(p)
 	c.wait.Store(0)
 	if n > 0 {
@@ -358,10 +383,32 @@ const (
 	lingerBytes = 64 << 20
 )
 
+// lingerUntil is until when the rest of what a client sends is read.
+func (c *clientConn) lingerUntil() time.Time {
+	if c.listener.closing.Load() {
+		return c.listener.withinDrain(lingerTime)
+	}
+	return time.Now().Add(lingerTime)
+}
+
 // SetDeadline sets those of reads and writes.
 func (c *clientConn) SetDeadline(t time.Time) error {
-	c.writeBy = t
+	c.readBy, c.writeBy = t, t
 	return c.Conn.SetDeadline(t)
+}
+
+// SetReadDeadline keeps the deadline, which a drain may bring forward.
+func (c *clientConn) SetReadDeadline(t time.Time) error {
+	c.readBy = t
+	return c.Conn.SetReadDeadline(t)
+}
+
+// sooner is a time, or the deadline of reads that is set, whichever comes first.
+func (c *clientConn) sooner(t time.Time) time.Time {
+	if !c.readBy.IsZero() && c.readBy.Before(t) {
+		return c.readBy
+	}
+	return t
 }
 
 // Close closes the connection, unless it is fasthttp that lets go of it.
@@ -373,7 +420,7 @@ func (c *clientConn) Close() error {
 		c.listener.forget(c)
 		half, ok := c.Conn.(interface{ CloseWrite() error })
 		if ok && c.linger.Load() && half.CloseWrite() == nil {
-			_ = c.SetReadDeadline(time.Now().Add(lingerTime))
+			_ = c.Conn.SetReadDeadline(c.lingerUntil())
 			_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes) // whatever ends it
 		}
 	})

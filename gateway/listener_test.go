@@ -109,7 +109,7 @@ func TestListener_ClosesTheSilent(t *testing.T) {
 	if _, err := l.Accept(); err != nil {
 		t.Fatal(err)
 	}
-	l.closeSilent()
+	l.closeSilent(time.Time{})
 	late, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -455,7 +455,7 @@ func TestListener_ManyAtOnce(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				l.closeSilent()
+				l.closeSilent(time.Time{})
 				_ = conn.Close()
 			}
 		})

@@ -189,13 +189,17 @@ var errStopping = errors.New("the gateway is shutting down")
 const shutdownNotice = time.Second
 
 // Shutdown takes no new connection and waits for requests and streams, until the
-// context ends. Those that are left shortly before its deadline end with an error.
+// context ends. Those that are left shortly before its deadline end with an error. A request
+// whose client stops sending it is not waited for.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	s.stopped.Store(true)
+	var lastRead time.Time
 	if deadline, limited := ctx.Deadline(); limited {
 		left := time.Until(deadline)
-		last := time.AfterFunc(left-min(shutdownNotice, left/4), func() {
+		left -= min(shutdownNotice, left/4)
+		lastRead = time.Now().Add(left)
+		last := time.AfterFunc(left, func() {
 			s.log.Warn("the time to drain is over: what is still answered ends with an error")
 			s.life.End(errStopping)
 		})
@@ -203,7 +207,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	clients := s.clients.Load()
 	if clients != nil {
-		clients.closeSilent()
+		clients.closeSilent(lastRead)
 		if err := clients.Close(); err != nil { // fasthttp closes only what it serves already
 			return fmt.Errorf("close the listener: %w", err)
 		}

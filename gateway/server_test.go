@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -264,6 +265,94 @@ func TestShutdown_WaitsForNoSilentConnection(t *testing.T) {
 	}
 	if _, err := silent.Read(make([]byte, 1)); err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("%v, want the connection closed", err)
+	}
+}
+
+// begins opens a connection on which a client sends the beginning of a request, which the gateway has read when this
+// returns.
+func (g *running) begins(text string) net.Conn {
+	g.t.Helper()
+	conn := g.dial()
+	if _, err := io.WriteString(conn, text); err != nil {
+		g.t.Fatal(err)
+	}
+	from := conn.LocalAddr().String()
+	eventually(g.t, "it was read", func() bool {
+		l := g.server.clients.Load()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for c := range l.conns {
+			if c.RemoteAddr().String() == from {
+				return c.receivedAny.Load() && c.wait.Load() > 0
+			}
+		}
+		return false
+	})
+	return conn
+}
+
+// A client that has sent a part of a request, and sends nothing more, has no answer to lose: a shutdown does not take
+// all of its time for it, nor end with an error.
+func TestShutdown_WaitsForNoRequestThatStopsComing(t *testing.T) {
+	for name, begun := range map[string]string{
+		"a part of the first line": "POST /v1/compl",
+		"a part of the head":       "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConte",
+		"no body":                  "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n",
+		"a part of a long body":    "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat(" ", 50_000),
+		"a part of a chunk":        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n64\r\n{",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := run(t, usual(t), complete().roundTrip, alone(t))
+			conn := g.begins(begun)
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+			defer cancel()
+			began := time.Now()
+			if err := g.stop(ctx); err != nil || time.Since(began) > 25*time.Second {
+				t.Errorf("stopped with %v after %v", err, time.Since(began))
+			}
+			if back, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(back), "HTTP/1.1 408 ") {
+				t.Errorf("the client got %q, %v", back, err)
+			}
+		})
+	}
+}
+
+// Where a shutdown has less time than that, such a client is given up before the time is over.
+func TestShutdown_GivesUpRequestsThatStopComingBeforeItMustEnd(t *testing.T) {
+	g := run(t, usual(t), complete().roundTrip, alone(t))
+	conn := g.begins("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n{")
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	if err := g.stop(ctx); err != nil {
+		t.Error(err)
+	}
+	if back, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(back), "HTTP/1.1 408 ") {
+		t.Errorf("the client got %q, %v", back, err)
+	}
+}
+
+// A client whose request is on its way when a shutdown begins gets its answer.
+func TestShutdown_AnswersRequestsThatGoOnComing(t *testing.T) {
+	g := run(t, usual(t), complete().roundTrip, alone(t))
+	const body = `{"model":"m","prompt":"hi"}`
+	head := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", len(body))
+	inHead, inBody := g.begins(head[:30]), g.begins(head+body[:10])
+	ctx, cancel := context.WithTimeout(t.Context(), 25*time.Second)
+	defer cancel()
+	stopped := make(chan error, 1)
+	go func() { stopped <- g.stop(ctx) }()
+	eventually(t, "it stops", func() bool { return g.server.clients.Load().closing.Load() })
+	for rest, conn := range map[string]net.Conn{head[30:] + body: inHead, body[10:]: inBody} {
+		if _, err := io.WriteString(conn, rest); err != nil {
+			t.Error(err)
+		}
+		if back, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(back), "HTTP/1.1 200 ") {
+			t.Errorf("after %q: %q, %v", rest, back, err)
+		}
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
 	}
 }
 
