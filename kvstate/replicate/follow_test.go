@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -119,6 +120,38 @@ func TestFollower_ADeltaThatWasLostIsInTheNext(t *testing.T) {
 	if len(entries) != 1 || reader.holds() != 6 {
 		t.Errorf("%d deltas came, which say that %d blocks of 6 are held", len(entries), reader.holds())
 	}
+}
+
+// A follower that missed something waits for a snapshot that closes the gap, and puts none of its own, which has
+// nothing, in the place of the one that is kept. Once it receives it writes them.
+func TestRun_LeavesTheSnapshotToWhoReceives(t *testing.T) {
+	r := redisserver.Start(t)
+	first := newSharer(t, r, "first", false)
+	first.connect(10)
+	first.write(t)
+	deltas := first.deltas(10, 2, 2) // the second begins at 12, which the snapshot does not have
+	client, looks := countingClient(t, r)
+	second := newSharerWith(t, client, "second", false)
+	id := second.source.ID()
+	r.Client().Set(t.Context(), second.shared.key(id, "receiver"), "first tcp://first", time.Minute)
+	publisher := first.shared.newFollower(first.source, "tcp://first")
+	publisher.publish(t.Context(), deltas[1], nil)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var feed opened
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { second.shared.Follow(ctx, second.source, "tcp://second", feed.feed) })
+	waitUntil(t, "it has missed something", func() bool { counts := second.source.State().Counts; return counts.ResetReasons()["gap"] > 0 })
+	running.Go(func() { second.shared.Run(ctx, 10*time.Millisecond) })
+	waitUntil(t, "it has looked at what is to be written", func() bool { return looks.n.Load() >= 10 })
+	third := newSharer(t, r, "third", false)
+	if !third.shared.Restore(t.Context(), third.source) || third.holds() != 10 || second.shared.written.Load() != 0 {
+		t.Errorf("kept are %d blocks of 10; the follower wrote %d snapshots", third.holds(), second.shared.written.Load())
+	}
+	r.Client().Del(t.Context(), second.shared.key(id, "receiver"))
+	waitUntil(t, "it receives, and writes", func() bool { return second.shared.written.Load() > 0 })
 }
 
 // breaks is a connection on which the first reads fail in a way.

@@ -34,6 +34,8 @@ type Feed func() (stop func(), err error)
 // The lease says which replica receives and at which address, which is this replica's: whatever
 // points the engine at its receiver (a name in DNS, a Service) can follow it.
 func (sh *Shared) Follow(ctx context.Context, s *kvstate.Source, address string, feed Feed) {
+	sh.followed.Store(s.ID(), true)
+	defer sh.followed.Delete(s.ID())
 	f := sh.newFollower(s, address)
 	for ctx.Err() == nil {
 		mine, err := f.lease.Hold(ctx)

@@ -36,7 +36,7 @@ const (
 )
 
 // Shared keeps what the sources know in Redis, so that a replica that starts is warm in
-// seconds: per source a snapshot, written now and then by one replica. Engine hashes
+// seconds: per source a snapshot, written now and then by one replica that receives from its engine. Engine hashes
 // and sequence numbers are in it, so removals and parents still resolve afterwards.
 // Two writers do no harm; without Redis nothing is kept.
 type Shared struct {
@@ -46,7 +46,8 @@ type Shared struct {
 	index   *kvstate.Index
 	log     *slog.Logger
 
-	receiving sync.Map // kvstate.SourceID of each engine from which this replica receives for all
+	// kvstate.SourceID of each engine in connect mode, and of those from which this replica receives for all.
+	followed, receiving sync.Map
 
 	restored, written, failed atomic.Uint64
 	answered                  atomic.Bool // Redis did, once at least
@@ -159,7 +160,8 @@ func (sh *Shared) read(ctx context.Context, id kvstate.SourceID) ([]byte, error)
 }
 
 // Run writes snapshots until the context ends, each source's when it has changed and no
-// other replica has written it lately.
+// other replica has written it lately. Those of an engine in connect mode are its receiver's to write: a follower that
+// missed something knows nothing, waits for a snapshot that closes the gap, and would put its own in the place of it.
 func (sh *Shared) Run(ctx context.Context, every time.Duration) {
 	written := make(map[kvstate.SourceID]uint64) // what a source's changes were, when it was written
 	tick, ask := time.NewTicker(every), time.NewTicker(min(every, askInterval))
@@ -179,6 +181,9 @@ func (sh *Shared) Run(ctx context.Context, every time.Duration) {
 			sh.recordRedisState(sh.client.Exists(ctx, sh.prefix+"kv").Err()) // nothing else asks
 		}
 		for _, s := range sources {
+			if sh.isFollower(s.ID()) {
+				continue
+			}
 			if changes := s.Changes(); (changes != written[s.ID()] || sh.snapshotGone(ctx, s.ID())) && sh.takeWriterLease(ctx, s.ID(), every) {
 				if err := sh.Write(ctx, s); err != nil {
 					sh.recordRedisState(err)
@@ -188,6 +193,13 @@ func (sh *Shared) Run(ctx context.Context, every time.Duration) {
 			}
 		}
 	}
+}
+
+// isFollower reports whether another replica receives what the source's engine publishes.
+func (sh *Shared) isFollower(id kvstate.SourceID) bool {
+	_, followed := sh.followed.Load(id)
+	_, receives := sh.receiving.Load(id)
+	return followed && !receives
 }
 
 // snapshotGone reports whether a snapshot that was written is gone: expired, or Redis was
