@@ -80,7 +80,7 @@ func (s *Server) BeginPick(ctx context.Context, method, path string, h Header, s
 	e := &PickExchange{x: x, header: h, shown: shown, body: s.newBodyBuffer(announcedLength(h))}
 	switch {
 	case d == nil:
-		return e, errNotFound
+		return e, notFound(path)
 	case method != http.MethodPost:
 		return e, errPickMethod
 	}
@@ -100,10 +100,7 @@ func announcedLength(h Header) int {
 	return length
 }
 
-var (
-	errNotFound   = &badRequest{status: http.StatusNotFound, code: "not_found", message: "There is nothing at this path."}
-	errPickMethod = &badRequest{status: http.StatusMethodNotAllowed, code: "method_not_allowed", message: "This path is not for this method."}
-)
+var errPickMethod = &badRequest{status: http.StatusMethodNotAllowed, code: "method_not_allowed", message: "This path is not for this method."}
 
 // dialectOf is the API of a path, nil where there is none: what the path ends in, with /v1 or without. A route's
 // prefix may stand before that, since Envoy rewrites paths only once the picker has been asked.

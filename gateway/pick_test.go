@@ -416,6 +416,7 @@ func TestPickExchange_Refuses(t *testing.T) {
 		code, outcome            string
 		header, value            string
 	}{
+		{"an API that is not served", "POST", "/v1/files", good, as("bob"), 404, "not_found", "bad_request", "X-Should-Retry", "false"},
 		{"no such path", "POST", "/v1/nothing", good, as("bob"), 404, "not_found", "bad_request", "X-Should-Retry", "false"},
 		{"an API that no server speaks", "POST", "/generate", good, as("bob"), 404, "not_found", "bad_request", "Www-Authenticate", ""},
 		{"the wrong method", "PUT", "/v1/completions", good, as("bob"), 405, "method_not_allowed", "bad_request", "Retry-After", ""},

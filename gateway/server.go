@@ -259,10 +259,8 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	text := api.ErrorText{Status: status, Type: "invalid_request_error"}
 	switch status {
 	case fiber.StatusNotFound:
-		text.Code, text.Message = "not_found", errNotFound.message
-		if meant := meantPath(c.Path()); meant != "" {
-			text.Message += " Did you mean " + meant + "?"
-		}
+		missing := notFound(c.Path())
+		text.Code, text.Message = missing.code, missing.message
 	case fiber.StatusMethodNotAllowed: // Fiber has set Allow
 		text.Code, text.Message = "method_not_allowed", "This path is not for this method."
 	case fiber.StatusRequestHeaderFieldsTooLarge:
@@ -278,22 +276,6 @@ func (s *Server) refuse(c *fiber.Ctx, err error) error {
 	dialect := shapeOf(c)
 	nameRequest(c, dialect, requestID(c))
 	return failure{text: text}.send(c, dialect)
-}
-
-// meantPath is the path of an API that was most likely meant, "" where none was: SDKs append theirs to
-// a base URL that lacks /v1, repeats it, or ends in a slash.
-func meantPath(path string) string {
-	rest := strings.TrimRight(path, "/")
-	for strings.Contains(rest, "//") {
-		rest = strings.ReplaceAll(rest, "//", "/")
-	}
-	for strings.HasPrefix(rest, "/v1/") {
-		rest = strings.TrimPrefix(rest, "/v1")
-	}
-	if meant := "/v1" + rest; dialectAt[meant] != nil || meant == "/v1/models" {
-		return meant
-	}
-	return ""
 }
 
 // refuseLeft ends a request whose client left before all of it was read, of an API or of none.

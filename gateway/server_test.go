@@ -111,6 +111,27 @@ func TestServer_NamesThePathThatWasMeant(t *testing.T) {
 	}
 }
 
+// A client of an API that is not served learns what it may use instead, and no other path passes for one.
+func TestServer_SaysWhatIsServedInstead(t *testing.T) {
+	g := run(t, usual(t), complete().roundTrip, alone(t))
+	for path, want := range map[string]string{
+		"/v1/files": "Files are not kept", "/v1/files/file-1/content": "Files are not kept", "/files": "Files are not kept", "/v1/uploads": "Files are not kept",
+		"/v1/batches": "send each request by itself", "/v1/messages/batches": "send each request by itself",
+		"/v1/assistants": "POST /v1/responses", "/v1/threads/t/runs": "POST /v1/responses", "/v1/conversations": "POST /v1/responses",
+		"/v1/chat/completions/c-1": "not kept", "/v1/vector_stores": "/v1/embeddings", "/v1/images/generations": "Only text", "/v1/audio/speech": "Only text",
+		"/v1/audio/transcriptions": "Only text", "/v1/videos": "Only text", "/v1/realtime": "stream", "/v1/moderations": "/v1/classify",
+		"/v1/fine_tuning/jobs": "not trained", "/v1/fine-tunes": "not trained", "/v1/complete": "POST /v1/messages",
+		"/openai/deployments/d/chat/completions": "base URL", "/api/chat": "Ollama", "/api/generate": "Ollama", "/api/tags": "Ollama", "/v1beta/models/m:generateContent": "Gemini",
+		"/v1/filesystem": "", "/v1/file": "", "/v1/images2": "", "/api/other": "",
+	} {
+		got := g.ask("POST", path, "{}")
+		message, found := strings.CutPrefix(gjson.Get(got.body, "error.message").String(), "There is nothing at this path.")
+		if got.status != 404 || !found || !strings.Contains(message, want) || want == "" && message != "" {
+			t.Errorf("%s: %d %s, want %q", path, got.status, got.body, want)
+		}
+	}
+}
+
 // Bytes that are no HTTP get an answer that says why and repeats nothing of them.
 func TestServer_RefusesMalformedHTTP(t *testing.T) {
 	of := usual(t)
