@@ -6,7 +6,9 @@ import (
 	"compress/zlib"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"runtime"
 	"strings"
 
 	"github.com/andybalholm/brotli"
@@ -58,20 +60,32 @@ func contentCoding(h header) (string, error) {
 	return coding, nil
 }
 
-// decode takes the coding from a body. What comes out may not be longer than a body without a
-// coding, however little there was of it, and is counted like one that arrives. What a decoder
-// needs beside that is not: as many run at once as there are processors, which is as fast as
-// more would be.
-func (s *Server) decode(ctx context.Context, tenant string, body []byte, coding string) (decoded []byte, err error) {
-	if coding == "" {
-		return body, nil
-	}
+// mostExpansion is how many times as long as it came a body may become that is longer than freeBytes: JSON of people and
+// agents is compressed to a twentieth of it at best. Without the bound a few bytes would cost as much as max-body does.
+const mostExpansion = 100
+
+var errExpansion = &badRequest{
+	status: fiber.StatusRequestEntityTooLarge, code: "request_too_large",
+	message: fmt.Sprintf("The request body becomes more than %d times as long as it was sent. Send it without Content-Encoding.", mostExpansion),
+}
+
+// mostDecoders is how many bodies are decoded at once, so that other requests have processors left.
+func mostDecoders() int { return max(1, runtime.GOMAXPROCS(0)/2) }
+
+// beginDecoding waits for the turn to decode a body, which ends with done.
+func (s *Server) beginDecoding(ctx context.Context) (done func(), err error) {
 	select {
 	case s.decoding <- struct{}{}:
-		defer func() { <-s.decoding }()
+		return func() { <-s.decoding }, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+}
+
+// decode takes the coding from a body. What comes out may not be longer than a body without a
+// coding, nor mostExpansion times as long as what there was of it, and is counted like one that arrives. What a decoder
+// needs beside that is not: few run at once.
+func (s *Server) decode(tenant string, body []byte, coding string) (decoded []byte, err error) {
 	wrong := invalid("", "The request body is not valid %s.", strings.TrimPrefix(coding, "x-"))
 	r, err := decoders[coding](bytes.NewReader(body))
 	if err != nil {
@@ -80,7 +94,8 @@ func (s *Server) decode(ctx context.Context, tenant string, body []byte, coding 
 	defer func() { _ = r.Close() }() // it holds nothing but memory
 	counted := reservedBytes{budget: s.bodies, tenant: tenant, bytes: freeBytes}
 	defer counted.release()
-	most := s.cfg.MaxBody + 1 // one more byte shows that it is too large
+	longest := min(s.cfg.MaxBody, max(freeBytes, mostExpansion*len(body)))
+	most := longest + 1 // one more byte shows that it is too large
 	decoded = make([]byte, 0, min(most, freeBytes))
 	for {
 		n, err := r.Read(decoded[len(decoded):cap(decoded)])
@@ -88,6 +103,8 @@ func (s *Server) decode(ctx context.Context, tenant string, body []byte, coding 
 		switch {
 		case len(decoded) > s.cfg.MaxBody:
 			return nil, s.tooLarge()
+		case len(decoded) > longest:
+			return nil, errExpansion
 		case errors.Is(err, io.EOF):
 			return bytes.Clone(decoded), nil // the buffer may be four times as long
 		case errors.Is(err, zstd.ErrWindowSizeExceeded):

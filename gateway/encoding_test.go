@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"runtime"
 	"strings"
 	"testing"
@@ -98,8 +99,17 @@ func TestEncoding_OfRequestBodies(t *testing.T) {
 	}
 }
 
-// A few bytes that become many are refused at the limit of bodies, and where all bodies that
-// arrive have no room; nothing stays counted.
+// worded is a request of so many bytes, of letters by chance, which no coding makes much shorter.
+func worded(length int) string {
+	letters, text := rand.New(rand.NewPCG(1, 2)), []byte(`{"model":"m","prompt":"`)
+	for len(text) < length-len(`"}`) {
+		text = append(text, byte('a'+letters.IntN(16)))
+	}
+	return string(text) + `"}`
+}
+
+// A few bytes that become many are refused at the limit of bodies, or far below it where they become too many times as
+// many, and where all bodies that arrive have no room; nothing stays counted.
 func TestEncoding_Bombs(t *testing.T) {
 	of := usual(t)
 	const most = 1 << 20
@@ -109,18 +119,23 @@ func TestEncoding_Bombs(t *testing.T) {
 		padded := func(length int) string {
 			return encoded(t, uncoded+strings.Repeat(" ", length-len(uncoded)), by)
 		}
-		if got := g.post(padded(most), "Content-Encoding", coding); got.status != 200 {
-			t.Errorf("the longest of %s: %d %s", coding, got.status, got.body)
+		for name, body := range map[string]string{"the longest": encoded(t, worded(most), by), "a short one of spaces": padded(freeBytes)} {
+			if got := g.post(body, "Content-Encoding", coding); got.status != 200 {
+				t.Errorf("%s of %s: %d %s", name, coding, got.status, got.body)
+			}
 		}
-		for _, length := range []int{most + 1, 50 * most} {
-			if got := g.post(padded(length), "Content-Encoding", coding); got.status != 413 || gjson.Get(got.body, "error.code").String() != "request_too_large" {
-				t.Errorf("%d bytes of %s: %d %s", length, coding, got.status, got.body)
+		for name, body := range map[string]string{
+			"longer than the longest": encoded(t, worded(most+1), by), "hundreds of times as long as it came": padded(freeBytes + 1), "and as long as may be": padded(most),
+		} {
+			got := g.post(body, "Content-Encoding", coding)
+			if got.status != 413 || gjson.Get(got.body, "error.code").String() != "request_too_large" || strings.Contains(got.body, "100 times") == strings.HasPrefix(name, "longer") {
+				t.Errorf("%s, %s: %d %s", name, coding, got.status, got.body)
 			}
 		}
 		if !g.server.bodies.Take("", 0, 1) {
 			t.Fatal("there is room for one byte")
 		}
-		if got := g.post(padded(most), "Content-Encoding", coding); got.status != 503 {
+		if got := g.post(encoded(t, worded(most), by), "Content-Encoding", coding); got.status != 503 {
 			t.Errorf("%s without room: %d %s", coding, got.status, got.body)
 		}
 		g.server.bodies.GiveBack("", 1)
@@ -139,12 +154,12 @@ func decoder(most int) *Server {
 // that it allows is taken, and costs that once.
 func TestEncoding_WindowsOfZstd(t *testing.T) {
 	s := decoder(64 << 20)
-	text := uncoded + strings.Repeat(" ", 9<<20)
+	text := worded(9 << 20)
 	for window, status := range map[int]int{8 << 20: 0, 16 << 20: 400} {
 		body := []byte(encoded(t, text, zstded(window)))
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, err := s.decode(t.Context(), "", body, "zstd")
+		_, err := s.decode("", body, "zstd")
 		runtime.ReadMemStats(&after)
 		var bad *badRequest
 		if errors.As(err, &bad) != (status != 0) || status != 0 && (bad.status != status || !strings.Contains(bad.message, "8388608 bytes")) {
@@ -156,19 +171,40 @@ func TestEncoding_WindowsOfZstd(t *testing.T) {
 	}
 }
 
-// No more decode at once than there are processors, whatever the codings; a client that leaves
-// waits no longer.
+// Requests that must be decoded are read one after the other where there is one turn, whatever became of those before,
+// and others beside them; a client that leaves waits no longer.
 func TestEncoding_DecodersTakeTurns(t *testing.T) {
-	s := decoder(1 << 20)
-	s.decoding <- struct{}{}
+	of := usual(t)
+	of.before = func(s *Server) { s.decoding = make(chan struct{}, 1) }
+	g := run(t, of, complete().roundTrip, alone(t))
+	done, err := g.server.beginDecoding(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
-	if _, err := s.decode(ctx, "", []byte(encoded(t, uncoded, gzipped)), "gzip"); !errors.Is(err, context.Canceled) {
+	if _, err := g.server.beginDecoding(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("beside another: %v", err)
 	}
-	<-s.decoding
-	if body, err := s.decode(t.Context(), "", []byte(encoded(t, uncoded, gzipped)), "gzip"); string(body) != uncoded || err != nil || len(s.decoding) != 0 {
-		t.Errorf("%s, %v, %d still decode", body, err, len(s.decoding))
+	answered := make(chan reply, 1)
+	go func() { answered <- g.post(encoded(t, uncoded, gzipped), "Content-Encoding", "gzip") }()
+	if got := g.post(uncoded); got.status != 200 {
+		t.Errorf("one that needs no turn: %d %s", got.status, got.body)
+	}
+	select {
+	case got := <-answered:
+		t.Errorf("it did not wait for its turn: %d %s", got.status, got.body)
+	default:
+	}
+	done()
+	if got := <-answered; got.status != 200 {
+		t.Errorf("behind another: %d %s", got.status, got.body)
+	}
+	for _, body := range []string{encoded(t, `{"model"`, gzipped), "no gzip", encoded(t, uncoded, gzipped)} {
+		g.post(body, "Content-Encoding", "gzip")
+		if n := len(g.server.decoding); n != 0 {
+			t.Errorf("after %.20q %d still decode", body, n)
+		}
 	}
 }
 
@@ -187,7 +223,7 @@ func FuzzDecode(f *testing.F) {
 	s := decoder(1 << 16)
 	f.Fuzz(func(t *testing.T, i int, body []byte) {
 		coding := codings[uint(i)%uint(len(codings))]
-		decoded, err := s.decode(t.Context(), "", body, coding)
+		decoded, err := s.decode("", body, coding)
 		var bad *badRequest
 		if err != nil && !errors.As(err, &bad) || len(decoded) > s.cfg.MaxBody || s.bodies.Taken() != 0 || len(s.decoding) != 0 {
 			t.Fatalf("%s: %d bytes, %v, %d counted", coding, len(decoded), err, s.bodies.Taken())
@@ -195,7 +231,7 @@ func FuzzDecode(f *testing.F) {
 		if len(body) > s.cfg.MaxBody {
 			return
 		}
-		back, err := s.decode(t.Context(), "", []byte(encoded(t, string(body), encoders[uint(i)%uint(len(codings))])), coding)
+		back, err := s.decode("", []byte(encoded(t, string(body), encoders[uint(i)%uint(len(codings))])), coding)
 		if err != nil || !bytes.Equal(back, body) {
 			t.Fatalf("%s: %d bytes come back as %d, %v", coding, len(body), len(back), err)
 		}

@@ -202,15 +202,7 @@ func (x *exchange) accept(h header, body []byte, coding string) (req *pd.Request
 			return nil, err
 		}
 	}
-	if body, err = x.server.decode(x.ctx, x.tenantOfBody(), body, coding); err != nil {
-		return nil, err
-	}
-	if x.key.Salt != "" && !x.server.cfg.SharedKV {
-		if body, err = withoutMediaNames(body); err != nil {
-			return nil, err
-		}
-	}
-	if req, err = parse(x.dialect, body); err != nil {
+	if req, err = x.read(body, coding); err != nil {
 		return nil, err
 	}
 	if x.server.cfg.SessionHints {
@@ -236,6 +228,27 @@ func (x *exchange) accept(h header, body []byte, coding string) (req *pd.Request
 	}
 	x.charge, err = x.key.Admit(req.PromptTokens, time.Now())
 	return req, err
+}
+
+// read decodes a body and parses it, few at once of those that must be decoded: they are longer than what was sent.
+func (x *exchange) read(body []byte, coding string) (*pd.Request, error) {
+	if coding != "" {
+		done, err := x.server.beginDecoding(x.ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+		if body, err = x.server.decode(x.tenantOfBody(), body, coding); err != nil {
+			return nil, err
+		}
+	}
+	if x.key.Salt != "" && !x.server.cfg.SharedKV {
+		var err error
+		if body, err = withoutMediaNames(body); err != nil {
+			return nil, err
+		}
+	}
+	return parse(x.dialect, body)
 }
 
 // traceRequest records what is asked for where the request is traced.

@@ -175,6 +175,7 @@ func everyError() (all []givenError) {
 		{errUnknownKey, of(final, 401)},
 		{errUnknownModel, of(final, 404)},
 		{errNotStored, of(final, 404)},
+		{errExpansion, of(final, 413)},
 		{scalefromzero.ErrNoAdapter, of(final, 404)},
 		{retry.ErrQuarantined, of(final, 422)},
 		{errStopping, transient},

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -84,7 +83,7 @@ type Server struct {
 
 	bodies     *bytebudget.Budget // of those that are still arriving
 	bodyMemory bodyMemory
-	decoding   chan struct{} // as many as may decode bodies at once
+	decoding   chan struct{} // of those that decode bodies now
 	observe    Observer
 	requests   rate          // answered
 	errors     rate          // of them, failed by our fault or an engine's
@@ -101,7 +100,7 @@ type Server struct {
 func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *Server {
 	s := &Server{
 		cfg: cfg, pd: o, fleet: o.Fleet, access: a, metrics: metrics, tracer: o.Tracer, log: o.Log, observe: func(Arrival) Observation { return unobserved{} },
-		bodies: bytebudget.New(cfg.MaxArriving), decoding: make(chan struct{}, runtime.GOMAXPROCS(0)),
+		bodies: bytebudget.New(cfg.MaxArriving), decoding: make(chan struct{}, mostDecoders()),
 		tenants: tenantLabels{most: cfg.TenantLabels, named: make(map[string]bool)},
 	}
 	s.life.Begin(context.Background())
