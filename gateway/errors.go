@@ -104,6 +104,8 @@ func explain(err error) failure {
 		return explain(errUnknownModel)
 	case errors.As(err, &none) && none.NoPair:
 		return unavailable("no_pair", "No prefill and decode server can work together on the request now. Try again shortly.", "no_server")
+	case errors.As(err, &none) && none.Unsaid:
+		return unavailable("no_server", "No server is known to serve the model, but not all have said yet which they serve. Try again shortly.", "no_server")
 	case errors.As(err, &none):
 		return unavailable("no_server", "No "+none.Role.String()+" server can take the request now. Try again shortly.", "no_server")
 	case errors.As(err, &leg):

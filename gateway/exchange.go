@@ -326,6 +326,9 @@ func (x *exchange) lookUpModel(req *pd.Request, allowed bool) error {
 	if !x.server.fleet.KnowsModels() && len(x.server.pd.ScaleFromZero.WillServeModels()) == 0 { // nothing is known yet
 		return &pd.NoServerError{Role: pools.Decode}
 	}
+	if allowed && x.server.fleet.AwaitsModels(time.Now()) {
+		return &pd.NoServerError{Role: pools.Decode, Unsaid: true}
+	}
 	return errUnknownModel
 }
 

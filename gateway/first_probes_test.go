@@ -3,8 +3,11 @@ package gateway
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -138,4 +141,43 @@ func TestFirstProbes_WaitsEnd(t *testing.T) {
 	if waiting, inFlight := g.queue.Len(); waiting != 0 || inFlight != 0 {
 		t.Errorf("%d wait, %d are in flight", waiting, inFlight)
 	}
+}
+
+// A gateway that is started while the only server of a model loads its weights, or is down, does not say that there is no
+// such model: clients would not try again. Whom their keys do not allow it learns nothing.
+func TestFirstProbes_AModelWhoseServerIsDownSinceTheStartIsNotUnknown(t *testing.T) {
+	t.Parallel()
+	var loaded atomic.Bool
+	loads := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !loaded.Load() {
+			panic(http.ErrAbortHandler) // the connection breaks
+		}
+		if r.URL.Path == "/v1/models" {
+			_, _ = io.WriteString(w, `{"data":[{"id":"big"}]}`)
+		}
+	}))
+	t.Cleanup(loads.Close)
+	of := usual(t, "ada", "eve models=[m]")
+	of.pools.ProbeInterval = 50 * time.Millisecond
+	g, arrive := starting(t, of, complete().roundTrip)
+	arrive(alone(t), pools.Spec{URL: loads.URL, Role: pools.Both, Connector: "nixl"})
+	eventually(t, "one is up, and one failed its first probe", func() bool {
+		servers := g.fleet.Servers()
+		return servers[0].Health().Up && !g.fleet.AwaitsFirstProbe(pools.Decode)
+	})
+	ask := func(name, model string, status int, code string) {
+		t.Helper()
+		got := g.post(`{"model":"`+model+`","prompt":"hi"}`, as(name)...)
+		if got.status != status || gjson.Get(got.body, "error.code").String() != code || (got.header.Get("Retry-After") == "") != (status != 503) {
+			t.Errorf("%s asks for %s: %d %v %s", name, model, got.status, got.header, got.body)
+		}
+	}
+	ask("ada", "big", 503, "no_server")
+	ask("eve", "big", 404, "model_not_found")
+	loaded.Store(true)
+	eventually(t, "it is up", func() bool { return g.fleet.Servers()[1].Health().Up })
+	if got := g.post(`{"model":"big","prompt":"hi"}`, as("ada")...); got.status != 200 {
+		t.Errorf("once it is up: %d %s", got.status, got.body)
+	}
+	ask("ada", "none", 404, "model_not_found")
 }

@@ -187,6 +187,7 @@ func everyError() (all []givenError) {
 		{&pd.NoServerError{Role: pools.Decode}, transient},
 		{&pd.NoServerError{Role: pools.Prefill}, transient},
 		{&pd.NoServerError{NoPair: true}, transient},
+		{&pd.NoServerError{Role: pools.Decode, Unsaid: true}, transient},
 		{limit(access.OfRequests, false), of(transient, 429)},
 		{limit(access.OfPrompt, false), of(transient, 429)},
 		{limit(access.OfOutput, false), of(transient, 429)},

@@ -103,11 +103,15 @@ func outcomeOf(err error) string {
 type NoServerError struct {
 	Role   pools.Role
 	NoPair bool // there are some, but none that makes a pair with a decode server
+	Unsaid bool // none is known to have the model, and one has not said yet which it has
 }
 
 func (e *NoServerError) Error() string {
-	if e.NoPair {
+	switch {
+	case e.NoPair:
 		return "no prefill and decode server make a pair"
+	case e.Unsaid:
+		return "no server is known to have the model, and not all have said which they have"
 	}
 	return "no " + e.Role.String() + " server can take the request"
 }

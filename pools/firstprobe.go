@@ -3,6 +3,7 @@ package pools
 import (
 	"slices"
 	"sync"
+	"time"
 )
 
 // AwaitsFirstProbe reports whether it may turn out soon that a server of a role can take requests which is not
@@ -24,5 +25,19 @@ func (f *Fleet) ExpectServers() (arrived func()) {
 	return sync.OnceFunc(func() {
 		f.expected.Add(-1)
 		f.states.notify()
+	})
+}
+
+const (
+	foundAtStart = time.Minute      // from a gateway's start on: servers that are found by then were there before it
+	loadingTime  = 30 * time.Minute // that an engine may take to load its weights; it answers nothing meanwhile
+)
+
+// AwaitsModels reports whether a model that no server is known to have may be that of one which has not said yet what it
+// has: it was there when the gateway began, and has not been up since. The gateway before this one may have known its
+// models, and clients ask for them. One that is found later brings models that nobody could ask for.
+func (f *Fleet) AwaitsModels(now time.Time) bool {
+	return now.Sub(f.began) < loadingTime && slices.ContainsFunc(f.Servers(), func(s *Server) bool {
+		return s.Incarnation() == 0 && s.Role.Serves(Decode) && s.vitals.born.Sub(f.began) < foundAtStart
 	})
 }

@@ -26,6 +26,7 @@ type Fleet struct {
 	cfg   Config
 	log   *slog.Logger
 	names *address.Resolver // of servers' own names, as connections to them have it
+	began time.Time
 
 	snapshot    atomic.Pointer[[]*Server]
 	replicas    atomic.Pointer[ReplicaWork] // nil while work is not shared
@@ -63,6 +64,7 @@ func NewFleet(cfg Config, log *slog.Logger) *Fleet {
 		cfg:     cfg,
 		log:     log,
 		names:   address.NewResolver(net.DefaultResolver),
+		began:   time.Now(),
 		watched: make(map[string]watched),
 	}
 	f.snapshot.Store(&[]*Server{})
