@@ -111,10 +111,13 @@ func (c *client) inquire(ctx context.Context, method, path string, body []byte) 
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s %s answered %s", method, path, resp.Status)
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return answer, nil
+	case http.StatusUnauthorized:
+		return nil, fmt.Errorf("%s %s answered %s: give the key as --header 'Authorization: Bearer KEY'", method, path, resp.Status)
 	}
-	return answer, nil
+	return nil, fmt.Errorf("%s %s answered %s", method, path, resp.Status)
 }
 
 func (c *client) newRequest(ctx context.Context, method, path string, body []byte) (*http.Request, error) {

@@ -289,6 +289,28 @@ func TestClient_DialsOnlyThisMachine(t *testing.T) {
 	}
 }
 
+// A server that wants a key is no server without models: the error names the flag that gives one.
+func TestFirstModel_OfAServerThatWantsAKey(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer sk-ada" {
+			http.Error(w, "no key", http.StatusUnauthorized)
+			return
+		}
+		fmt.Fprint(w, `{"data":[{"id":"m"}]}`)
+	}))
+	defer server.Close()
+	cfg := testConfig()
+	cfg.URL = server.URL
+	for key, want := range map[string]string{"": "--header 'Authorization: Bearer KEY'", "Bearer sk-ada": ""} {
+		cfg.Header = http.Header{"Authorization": {key}}
+		c := newClient(cfg)
+		if _, err := c.firstModel(t.Context()); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("with %q: %v", key, err)
+		}
+		c.close()
+	}
+}
+
 func TestFirstModelAndWordRate(t *testing.T) {
 	var sample string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
