@@ -28,7 +28,9 @@ func Fetch(ctx context.Context, port adminport.Port, id string) (gateway.Decisio
 	}
 	switch begin := beginning(ctx, port, strings.TrimSuffix(id, "...")); len(begin) {
 	case 0:
-		return d, fmt.Errorf("no gateway remembers request %s (--decision-history): %w", id, err)
+		// The first line of the answer says the same; the others name gateways that did not answer.
+		_, silent, _ := strings.Cut(err.Error(), "\n")
+		return d, errors.New(strings.TrimSuffix("no gateway remembers request "+id+" (--decision-history)\n"+silent, "\n"))
 	case 1:
 		return fetch(ctx, port, begin[0])
 	default:

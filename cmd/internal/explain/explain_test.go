@@ -175,3 +175,19 @@ func TestFetch_TheBeginningOfAnIDIsEnough(t *testing.T) {
 		}
 	}
 }
+
+// That a request is not remembered is said once, and by whom it may be all the same.
+func TestFetch_SaysOnceThatNoGatewayRemembersARequest(t *testing.T) {
+	for silent, want := range map[string]string{
+		"":                                    "no gateway remembers request req-x (--decision-history)",
+		"\nno answer of replica b: timed out": "no gateway remembers request req-x (--decision-history)\nno answer of replica b: timed out",
+	} {
+		admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "no decision is remembered for this request id"+silent, http.StatusNotFound)
+		}))
+		if _, err := Fetch(t.Context(), adminport.Port{Address: admin.URL}, "req-x"); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+		admin.Close()
+	}
+}
