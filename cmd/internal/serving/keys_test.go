@@ -146,6 +146,28 @@ func TestKeys_AreTakenOverWhileServingAndNeverShown(t *testing.T) {
 	})
 }
 
+// A file from which all keys have gone locks every client out, as by a template that was given none: that is warned of.
+func TestKeys_ThatNoneIsLeftIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "keys.yaml")
+	keysFile(t, path, "sk-ada tenant=ada")
+	var log testlog.Buffer
+	c := newCluster(t, shape{decode: 1, log: &log, config: func(cfg *config) { cfg.access.keysFile = path }})
+	const warning = `"level":"WARN","msg":"the file of keys has none: every request is refused"`
+	for _, keys := range [][]string{{"sk-bob tenant=bob"}, {}} {
+		keysFile(t, path, keys...)
+		if err := c.node.reloadKeys(); err != nil {
+			t.Fatal(err)
+		}
+		if warned := strings.Contains(log.String(), warning); warned != (len(keys) == 0) {
+			t.Errorf("with %d keys it is warned: %v", len(keys), warned)
+		}
+	}
+	if got := c.post(chatPath, chatBody(""), "Authorization", "Bearer sk-bob"); got.status != 401 {
+		t.Errorf("a key that has gone: %d %s", got.status, got.body)
+	}
+}
+
 // A key of engines that is replaced in its file, as Kubernetes replaces a secret, is that of the next probe and of the next
 // leg; of a file that is empty the key before it stays.
 func TestEngineKey_IsTakenOverWhileServing(t *testing.T) {

@@ -70,6 +70,9 @@ func (n *Node) reloadKeys() error {
 	n.access.Apply(keys)
 	count, tenants := keys.Len()
 	n.log.Info("keys reloaded", "keys", count, "tenants", tenants)
+	if count == 0 {
+		n.log.Warn("the file of keys has none: every request is refused")
+	}
 	return nil
 }
 
