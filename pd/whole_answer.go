@@ -82,16 +82,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	now := time.Now()
 	sample.whole(now.Sub(start), usage.Output, now)
 	usage = b.handoff.Usage(usage)
-	if usage.Cached.Known {
-		server.RecordCachedTokens()
-	}
 	b.endWhole(st.req, usage.Output)
-	o.compareCounts(st, b, usage)
-	side := b.promptSide()
-	if side.Override && api.Recomputed(usage, side.Handed, server.ReportsCachedTokens()) {
-		o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
-		side = api.PromptUsage{}
-	}
 	if handoff := answer.Handoff(); handoff != nil {
 		var ids *answerkv.IDs
 		if wantsIDs {
@@ -99,7 +90,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 		}
 		answerKV{o}.record(st, b, handoff, ids, usage)
 	}
-	clean := answer.Clean(side)
+	clean := answer.Clean(a.promptSide(st, b, usage))
 	if hideIDs {
 		clean = api.WithoutIDs(clean, false)
 	}
@@ -107,14 +98,35 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	if err != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
 	}
-	counted := b.countedUsage(usage)
-	o.countAnswer(st, counted, 0)
-	st.measureUsage(b, counted)
-	o.Binder.learnOutput(st, usage)
-	o.Suspects.Acquit(st.client, b.handoff.HasKV())
-	o.evaluateChoice(ctx, st, b)
+	a.count(ctx, st, b, usage)
 	b.releaseDecode()
 	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: whole, Usage: usage, Held: held}, nil
+}
+
+// promptSide is what the answer says of its prompt in decode's stead; nothing, which leaves what decode said, where decode
+// computed again what it was handed.
+func (a wholeAnswer) promptSide(st *requestState, b *binding, usage api.Usage) api.PromptUsage {
+	server := b.decode.Server()
+	if usage.Cached.Known {
+		server.RecordCachedTokens()
+	}
+	a.o.compareCounts(st, b, usage)
+	side := b.promptSide()
+	if side.Override && api.Recomputed(usage, side.Handed, server.ReportsCachedTokens()) {
+		a.o.Metrics.recomputes.WithLabelValues(server.ID()).Inc()
+		return api.PromptUsage{}
+	}
+	return side
+}
+
+// count records a whole answer that its client gets: what it is billed, and what is learned of it.
+func (a wholeAnswer) count(ctx context.Context, st *requestState, b *binding, usage api.Usage) {
+	counted := b.countedUsage(usage)
+	a.o.countAnswer(st, counted, 0)
+	st.measureUsage(b, counted)
+	a.o.Binder.learnOutput(st, usage)
+	a.o.Suspects.Acquit(st.client, b.handoff.HasKV())
+	a.o.evaluateChoice(ctx, st, b)
 }
 
 // endsUnseen records, where decode computes the prompt, that only a whole answer will say that it has been.
