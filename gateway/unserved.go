@@ -3,6 +3,8 @@ package gateway
 import (
 	"net/http"
 	"strings"
+
+	"github.com/tandem-gateway/tandem/pd/api"
 )
 
 var errNotFound = &badRequest{status: http.StatusNotFound, code: "not_found", message: "There is nothing at this path."}
@@ -10,6 +12,9 @@ var errNotFound = &badRequest{status: http.StatusNotFound, code: "not_found", me
 // notFound is errNotFound, with what the client may use instead where that can be told from the path.
 func notFound(path string) *badRequest {
 	hint := insteadOf(path)
+	if path == api.Generate.Path { // else it would have been found
+		hint = "No server here is set to speak SGLang's own API (native: true): use POST /v1/completions or POST /v1/chat/completions."
+	}
 	if meant := meantPath(path); meant != "" {
 		hint = "Did you mean " + meant + "?"
 	}
@@ -46,10 +51,11 @@ const (
 	insteadOfFiles   = "Files are not kept here: put texts and images into the requests themselves."
 	insteadOfBatches = "Batches are not run here: send each request by itself."
 	insteadOfSounds  = "Only text and embeddings are made here, not images, sounds, videos or transcripts."
+	insteadOfCaches  = "Caches are not emptied through the gateway: ask each engine."
 	insteadOfOthers  = "Use OpenAI's API (POST /v1/chat/completions) or Anthropic's (POST /v1/messages)."
 )
 
-// notServed are the paths below /v1 of APIs that clients know and that are not served here, and what is instead of them.
+// notServed are the paths below /v1 of APIs that clients and benchmarks know and that are not served here, and what is instead of them.
 var notServed = []struct{ path, instead string }{
 	{"/files", insteadOfFiles},
 	{"/uploads", insteadOfFiles},
@@ -72,6 +78,9 @@ var notServed = []struct{ path, instead string }{
 	{"/api/chat", "Ollama's API is not served here. " + insteadOfOthers},
 	{"/api/generate", "Ollama's API is not served here. " + insteadOfOthers},
 	{"/api/tags", "Ollama's API is not served here. " + insteadOfOthers},
+	{"/flush_cache", insteadOfCaches},
+	{"/reset_prefix_cache", insteadOfCaches},
+	{"/metrics", "The gateway's metrics are at its admin port, and each engine has its own."},
 	{"/v1beta/models", "Gemini's API is not served here. " + insteadOfOthers},
 }
 
