@@ -24,3 +24,21 @@ func (o *Orchestrator) idleLimit(req *Request) time.Duration {
 	}
 	return o.Config.IdleTimeout
 }
+
+// heldGap is longer than steps take that compute no prompt.
+const heldGap = time.Second
+
+// gapsOf is what observes the gaps of an answer to the request. Where a parser may hold a call back, a long gap is that of
+// many tokens, and teaches no step.
+func (p *stepSampler) gapsOf(req *Request) func(time.Duration) {
+	if !mayBeSilent(req.Body) {
+		return p.observeGap
+	}
+	return func(gap time.Duration) {
+		if gap > heldGap {
+			p.itl.Observe(gap)
+			return
+		}
+		p.observeGap(gap)
+	}
+}

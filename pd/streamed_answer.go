@@ -88,7 +88,7 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 		ctx: legCtx, cancel: legCtx.End, idle: idle, idleLimit: o.idleLimit(st.req),
 		server: server, side: b.promptSide, mostTokens: o.mostTokens(st), hideUsage: st.req.HideUsage,
 		opensLate: opensWithToken(server),
-		onGap:     steps.observeGap, transcript: st.transcript, ids: b.legIDs, hideIDs: hideIDs, handoff: b.handoff, choices: api.NewEndedChoices(st.req.Answers),
+		onGap:     steps.gapsOf(st.req), transcript: st.transcript, ids: b.legIDs, hideIDs: hideIDs, handoff: b.handoff, choices: api.NewEndedChoices(st.req.Answers),
 	}
 	if err := s.open(func(now time.Time) {
 		if mayBeSilent(st.req.Body) {
