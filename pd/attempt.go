@@ -170,8 +170,17 @@ func (o *Orchestrator) reportFailure(lease *pools.Lease, st *requestState, b *bi
 		o.Binder.Links.Blame(b.source().ID(), b.decode.Server().ID(), time.Now())
 		lease.Server().Suspect(lease.Leg())
 		verdict = breaker.ErrNeutral
+	case failed.engineFault() && st.failedElsewhere(failed.Server):
+		// The request's fault rather than that of each server in turn; a probe request alone tells them apart.
+		lease.Server().Suspect(lease.Leg())
+		verdict = breaker.ErrNeutral
 	}
 	lease.RecordResult(verdict)
+}
+
+// failedElsewhere reports whether the engine of another server has just failed at the request.
+func (st *requestState) failedElsewhere(server string) bool {
+	return st.last != nil && st.last.Server != server && st.last.engineFault()
 }
 
 // endLegSpan ends the span of a leg, which a retry is linked to if it failed.

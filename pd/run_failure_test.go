@@ -160,6 +160,40 @@ func TestRun_UsageBeyondTheContextIsNotBelieved(t *testing.T) {
 	}
 }
 
+// A request at which each engine fails says nothing of the servers on which it is tried again: a client that sent such
+// requests would have half of the fleet ejected that serves all others.
+func TestRun_ARequestAtWhichEachEngineFailsEjectsNoServerThatItIsTriedOnAgain(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{decode: 4})
+	var legs []string // of one request, by server
+	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+		legs = append(legs, r.URL.Host)
+		return &http.Response{StatusCode: http.StatusInternalServerError, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(`{}`)), Request: r}, nil
+	})
+	consecutive := f.Fleet.Config().Breaker.Consecutive
+	first, again, most := make(map[string]int), make(map[string]int), 0
+	for n := 0; most < consecutive; n++ {
+		if n == 2*consecutive { // two more legs each, on four servers: one has had so many by then
+			t.Fatalf("%v are asked first, %v then", first, again)
+		}
+		legs = nil
+		var failed *LegError
+		if _, err := f.Run(t.Context(), f.asks(api.Chat, "")); !errors.As(err, &failed) || failed.Status != http.StatusInternalServerError {
+			t.Fatalf("it ends with %v", err)
+		}
+		first[legs[0]]++
+		for _, server := range legs[1:] {
+			again[server]++
+			most = max(most, again[server])
+		}
+	}
+	for server, n := range again {
+		if ejected := sumOf(t, f.Fleet.Collector(), "tandem_breaker_ejections_total", "server", server); first[server] < consecutive && ejected > 0 {
+			t.Errorf("%s was ejected %v times by %d requests, and %d that had failed elsewhere", server, ejected, first[server], n)
+		}
+	}
+	f.nothingIsLeft()
+}
+
 // answersFirst has the first leg answered so, whatever its server is, which is what it points to then. The engines answer
 // the others.
 func (f *engineFleet) answersFirst(status int, header http.Header, body string) (server *string) {
