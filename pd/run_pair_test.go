@@ -451,11 +451,13 @@ func TestTransferSample_WhoWaitsForRoomTakesNoLink(t *testing.T) {
 	for _, c := range []struct {
 		why             string
 		tokens, arrived int // of a request before it, and those of it that have come
+		used            float64
 		waits           bool
 	}{
-		{"there is room", 1000, 1000, false},
-		{"all is taken", 20_000, 20_000, true},
-		{"what is to take it is still to come", 20_000, 0, false},
+		{"there is room", 1000, 1000, 0.9, false},
+		{"only what answers grow into is left", 1000, 1000, 0.96, true},
+		{"all is taken", 20_000, 20_000, 0.9, true},
+		{"what is to take it is still to come", 20_000, 0, 0.9, false},
 	} {
 		f := newTestFleet(t, 1, testPrompt(160))
 		st := f.arrives(testPrompt(6400), time.Now())
@@ -469,7 +471,7 @@ func TestTransferSample_WhoWaitsForRoomTakesNoLink(t *testing.T) {
 			t.Fatal(err)
 		}
 		toCome := f.Binder.Links.Expect(linkEndOf(b.prefill.Server()), linkEndOf(decode), 1e9, c.tokens-c.arrived, time.Second, time.Now())
-		decode.ReportLoad(load.Load{Engine: "vllm", Running: known(2), Waiting: known(0), KVUsed: known(1), KVTokens: known(20_000), At: time.Now()})
+		decode.ReportLoad(load.Load{Engine: "vllm", Running: known(2), Waiting: known(0), KVUsed: known(c.used), KVTokens: known(20_000), At: time.Now()})
 		tr := st.transfer(b)
 		b.handoff = tr.Handoff()
 		b.handoff.RecordPrefill(tr, answered(t, `{"usage":{"prompt_tokens":6400},"kv_transfer_params":{"remote_block_ids":[[1]]}}`), time.Now())

@@ -80,7 +80,8 @@ func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *t
 // kvFits reports whether all KV that a decode server has or gets now fits there, by what is known: else a request that
 // counted on what would come free by now may wait in the engine's queue.
 func (ch *Chooser) kvFits(s *pools.Server, now time.Time) bool {
-	free, known := kvFree(s, s.InFlight(pools.Decode, now), s.FreshLoad(now), now)
+	prefills, decodes := s.InFlightOfLegs(now)
+	free, known := s.KVFree(prefills, decodes, s.FreshLoad(now), now)
 	return !known || free+ch.Links.KVComing(s.ID()) >= 0
 }
 

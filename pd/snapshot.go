@@ -12,7 +12,6 @@ import (
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
-	"github.com/tandem-gateway/tandem/pools/load"
 	"github.com/tandem-gateway/tandem/pools/share"
 )
 
@@ -385,7 +384,7 @@ func (v *snapshot) missing() *NoServerError {
 // candidateOf is what is known of a server that is the same for all requests. What this
 // gateway and the other replicas sent counts at once, and what has ended no more; what the engine
 // says of itself is a scrape old, and counts where it said more: others may use the server too. A step reads the KV
-// of each sequence by itself; what requests share of it takes room once (pools.Server.KVShare), and KVFree is what is
+// of each sequence by itself; what requests share of it takes room once (package kvroom), and KVFree is what is
 // left in tokens of such requests.
 func candidateOf(s *pools.Server, now time.Time) (c cost.Candidate) {
 	setCandidate(&c, s, now)
@@ -421,15 +420,7 @@ func setCandidate(c *cost.Candidate, s *pools.Server, now time.Time) {
 	c.Queue = prefill.Queue + load.ExternalQueue(c.Prefill, now)
 	c.Running += int(load.ExternalRunning.Value)
 	c.KVUsed += int(load.ExternalKV.Value)
-	c.KVFree, c.KVKnown = kvFree(s, sent, load, now)
-}
-
-// kvFree is the tokens of KV that a server has left beside what was sent to decode there, false where it does not say.
-func kvFree(s *pools.Server, sent pools.InFlight, l load.Load, now time.Time) (tokens int, known bool) {
-	if !l.KVUsed.Known || !l.KVTokens.Known {
-		return 0, false
-	}
-	return int((l.KVTokens.Value-l.ExternalKV.Value)/s.KVShare(sent, now)) - sent.Tokens, true
+	c.KVFree, c.KVKnown = s.KVFree(prefill, sent, load, now)
 }
 
 func topologyOf(s *pools.Server) cost.Topology {

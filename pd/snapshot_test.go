@@ -117,7 +117,8 @@ func TestCandidateOf_AStreamThatEndedSinceTheEngineCountedItIsGone(t *testing.T)
 }
 
 // What an engine says of its KV is up to a scrape old. The room of requests that have ended since is free: while it
-// was not, requests waited for up to a second beside a decode server that was half empty.
+// was not, requests waited for up to a second beside a decode server that was half empty. A twentieth is left to answers
+// to grow into.
 func TestCandidateOf_RoomOfWhatHasEnded(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(100))
 	s := f.Fleet.Servers()[1]
@@ -137,13 +138,13 @@ func TestCandidateOf_RoomOfWhatHasEnded(t *testing.T) {
 		do       func()
 		in, free int
 	}{
-		{"two of ours", func() { report(2_000) }, 2_000, 8_000},
-		{"their answers are longer than expected", func() { report(2_400) }, 2_400, 7_600},
-		{"others are there too", func() { report(5_000) }, 5_000, 5_000},
-		{"one of ours ends", first.Release, 4_000, 6_000},
-		{"another one begins", func() { t.Cleanup(claim().Release) }, 5_000, 5_000},
-		{"one more", func() { t.Cleanup(claim().Release) }, 6_000, 4_000},
-		{"another one ends", second.Release, 5_000, 5_000},
+		{"two of ours", func() { report(2_000) }, 2_000, 7_500},
+		{"their answers are longer than expected", func() { report(2_400) }, 2_400, 7_100},
+		{"others are there too", func() { report(5_000) }, 5_000, 4_500},
+		{"one of ours ends", first.Release, 4_000, 5_500},
+		{"another one begins", func() { t.Cleanup(claim().Release) }, 5_000, 4_500},
+		{"one more", func() { t.Cleanup(claim().Release) }, 6_000, 3_500},
+		{"another one ends", second.Release, 5_000, 4_500},
 	} {
 		step.do()
 		if c := candidateOf(s, time.Now()); c.KVUsed != step.in || c.KVFree != step.free {
@@ -165,7 +166,7 @@ func TestContextWork_OfSeveralAnswers(t *testing.T) {
 }
 
 // Agents whose prompts begin alike take the room of that once: six of 30,000 tokens each fill no server for 100,000,
-// and twelve more have room beside them. Without what the engine says they fill it.
+// and five more have room beside them at once. Without what the engine says they fill it.
 func TestCandidateOf_RoomForPromptsThatBeginAlike(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(100))
 	s := f.Fleet.Servers()[1]
@@ -174,13 +175,14 @@ func TestCandidateOf_RoomForPromptsThatBeginAlike(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		lease.MarkSent(time.Hour)
 		t.Cleanup(lease.Release)
 	}
 	says := func(used float64) {
 		s.ReportLoad(load.Load{Engine: "vllm", Running: known(6), Waiting: known(0), KVUsed: known(used), KVTokens: known(100_000), At: time.Now()})
 	}
 	says(0.32)
-	if c := candidateOf(s, time.Now()); c.KVFree < 12*30_100 || c.KVUsed != 6*30_100 {
+	if c := candidateOf(s, time.Now()); c.KVFree < 5*30_100 || c.KVUsed != 6*30_100 {
 		t.Errorf("room for %d tokens of such requests, %d in use as steps read them", c.KVFree, c.KVUsed)
 	}
 	says(1) // each keeps all of its own

@@ -70,9 +70,14 @@ const (
 
 // MarkSent records that the request is on its way now; a result is expected in about
 // the expected time. A place may be held for a while before: decode's, while
-// prefill runs. A server that lets a request wait far longer is asked for a probe request.
+// prefill runs. Its KV is in use from now on. A server that lets a request wait far longer is asked for a probe request.
 func (l *Lease) MarkSent(expected time.Duration) {
 	l.sent = time.Now()
+	if l.leg == Decode {
+		l.server.mu.Lock()
+		l.server.work[LegIndex(Decode)].Came(l.seq)
+		l.server.mu.Unlock()
+	}
 	patience := max(overdueFloor, overdueFactor*expected)
 	l.overdue.Store(time.AfterFunc(patience, func() { l.server.Suspect(l.leg) }))
 }

@@ -9,6 +9,7 @@ import (
 
 	orca "github.com/cncf/xds/go/xds/data/orca/v3"
 
+	"github.com/tandem-gateway/tandem/pools/kvroom"
 	"github.com/tandem-gateway/tandem/pools/load"
 )
 
@@ -23,7 +24,7 @@ type engineLoad struct {
 	// tokenBytes are the bits of the last load.Load.TokenBytes that was known. It does not grow old: an
 	// engine that was started anew has moved nothing yet, and most often serves the same model.
 	tokenBytes atomic.Uint64
-	shared     sharedPrompts
+	shared     kvroom.Sharing
 }
 
 // reportCounts are how many reports of load came, and how many of them could not be read.
@@ -108,13 +109,27 @@ func (s *Server) recordReport(report *orca.OrcaLoadReport, now time.Time) {
 // much of their KV the prompts in flight share.
 func (s *Server) withExternal(l load.Load) *load.Load {
 	decodes, prefills := s.InFlight(Decode, l.At), s.InFlight(Prefill, l.At)
-	s.shared.observe(l, decodes, prefills)
+	sent := decodes.kvSent(prefills)
+	if l.KVUsed.Known && l.KVTokens.Known && l.Running.Known {
+		s.shared.Observe(kvroom.Said{
+			Used: l.KVUsed.Value * l.KVTokens.Value, Capacity: l.KVTokens.Value, Running: l.Running.Value, Waiting: l.Waiting.Value,
+		}, sent, l.At)
+	}
 	own := prefills.Plus(decodes)
 	l.External = l.Beside(own.Requests, own.Tokens)
 	l.ExternalRunning = load.Gauge{Value: max(0, l.Running.Value-float64(decodes.Requests)), Known: l.Running.Known}
 	l.ExternalKV = l.KVTokensUsed()
-	l.ExternalKV.Value = max(0, l.ExternalKV.Value-s.KVShare(decodes, l.At)*float64(decodes.Tokens))
+	l.ExternalKV.Value = max(0, l.ExternalKV.Value-s.shared.InUse(sent, l.At)-float64(min(sent.Prompts, sent.Computing)))
 	return &l
+}
+
+// KVFree is how many tokens of KV more the server has room for, beside what is in flight there. False where its engine does
+// not say.
+func (s *Server) KVFree(prefills, decodes InFlight, l load.Load, now time.Time) (tokens int, known bool) {
+	if !l.KVUsed.Known || !l.KVTokens.Known {
+		return 0, false
+	}
+	return s.shared.Free(l.KVTokens.Value, l.ExternalKV.Value, decodes.kvSent(prefills), now), true
 }
 
 // RecordPushedLoad takes in the load that one of so many ranks pushed, or that it could not be read.

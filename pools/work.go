@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tandem-gateway/tandem/pools/curve"
+	"github.com/tandem-gateway/tandem/pools/kvroom"
 )
 
 // workInFlight is what this gateway has on a server and has no answer to yet.
@@ -17,18 +18,25 @@ type workInFlight struct {
 type InFlight struct {
 	Requests int
 	Tokens   int
-	Prompts  int           // of Tokens on a decode server, those of prompts; not of gateways of earlier versions
-	Seen     int           // of Tokens, those of requests of which an answer will say that they are done; likewise
-	Queue    time.Duration // predicted time until the outstanding work is done
-	Stays    time.Duration // of it, what does not wear off while nothing is answered
-	Forming  time.Duration // of it, what is done in the same step as what is sent now; this gateway's
-	Rest     time.Duration // not in it: what is left of prompts of which it is pieces; this gateway's
+	Prompts  int // of Tokens on a decode server, those of prompts; not of gateways of earlier versions
+	// Computing is, of Tokens, prompts that have yet to be computed and will show when they have been: on a decode server
+	// those that prefill servers compute. Likewise.
+	Computing int
+	Queue     time.Duration // predicted time until the outstanding work is done
+	Stays     time.Duration // of it, what does not wear off while nothing is answered
+	Forming   time.Duration // of it, what is done in the same step as what is sent now; this gateway's
+	Rest      time.Duration // not in it: what is left of prompts of which it is pieces; this gateway's
+}
+
+// kvSent is what is in flight on a decode server in terms of its KV, beside prompts that it computes itself.
+func (w InFlight) kvSent(prefills InFlight) kvroom.Sent {
+	return kvroom.Sent{Tokens: w.Tokens, Prompts: w.Prompts, Computing: w.Computing + prefills.Computing}
 }
 
 // Plus returns the sum of two.
 func (w InFlight) Plus(o InFlight) InFlight {
 	return InFlight{
-		Requests: w.Requests + o.Requests, Tokens: w.Tokens + o.Tokens, Prompts: w.Prompts + o.Prompts, Seen: w.Seen + o.Seen, Queue: w.Queue + o.Queue,
+		Requests: w.Requests + o.Requests, Tokens: w.Tokens + o.Tokens, Prompts: w.Prompts + o.Prompts, Computing: w.Computing + o.Computing, Queue: w.Queue + o.Queue,
 		Stays: w.Stays + o.Stays, Forming: w.Forming + o.Forming, Rest: w.Rest + o.Rest,
 	}
 }
@@ -51,7 +59,7 @@ func (l *workInFlight) OwnInFlight(leg Role, now time.Time) InFlight {
 // inFlight is what a backlog has outstanding.
 func inFlight(w *curve.Backlog, now time.Time) InFlight {
 	w.Pass(now)
-	return InFlight{Requests: w.Len(), Tokens: w.Tokens(), Prompts: w.Prompts(), Seen: w.Seen(), Queue: w.Ahead(now), Stays: w.Floor(), Forming: w.Forming(), Rest: w.Rest()}
+	return InFlight{Requests: w.Len(), Tokens: w.Tokens(), Prompts: w.Prompts(), Computing: w.Computing(), Queue: w.Ahead(now), Stays: w.Floor(), Forming: w.Forming(), Rest: w.Rest()}
 }
 
 // InFlight returns the outstanding work of all gateways on the server, as far as

@@ -30,12 +30,12 @@ func TestFleet_OthersWorkCountsToo(t *testing.T) {
 		f := upFleet(t, nil, spec("http://10.0.0.1:1", Both))
 		s := f.Servers()[0]
 		claim(t, s, Prefill, curve.Work{Tokens: 10, Estimate: 4 * time.Second})
-		own := InFlight{Requests: 1, Tokens: 10, Seen: 10, Queue: 4 * time.Second, Stays: 1200 * time.Millisecond}
+		own := InFlight{Requests: 1, Tokens: 10, Computing: 10, Queue: 4 * time.Second, Stays: 1200 * time.Millisecond}
 		if got := s.InFlight(Prefill, time.Now()); got != own || f.OthersBusy(time.Now()) {
 			t.Errorf("others are not known: %+v, busy %v", got, f.OthersBusy(time.Now()))
 		}
 		f.SetReplicaWork(replicaWork{InFlight{Requests: 2, Tokens: 300, Queue: 3 * time.Second, Stays: time.Second}, 1})
-		want := InFlight{Requests: 3, Tokens: 310, Seen: 10, Queue: 7 * time.Second, Stays: 2200 * time.Millisecond}
+		want := InFlight{Requests: 3, Tokens: 310, Computing: 10, Queue: 7 * time.Second, Stays: 2200 * time.Millisecond}
 		if got := s.InFlight(Prefill, time.Now()); got != want || !f.OthersBusy(time.Now()) {
 			t.Errorf("with others: %+v, busy %v", got, f.OthersBusy(time.Now()))
 		}

@@ -32,6 +32,7 @@ type decodeAccount struct {
 	streaming int           // of them, past the first token
 	began     float64       // sum of the times of the first tokens of those that stream
 	context   int           // prompt tokens of all requests
+	computing int           // of them, of those that have yet to be computed, here or by prefill servers
 }
 
 // computed is the tokens that the prefill server was believed to compute.
@@ -83,6 +84,7 @@ func (a *account) recordDispatch(j *job, e *event, now float64) {
 	}
 	d.requests++
 	d.context += j.req.Prompt
+	d.computing += j.req.Prompt
 }
 
 // recordPrefilled returns how many seconds the server worked on the request by itself.
@@ -91,6 +93,9 @@ func (a *account) recordPrefilled(j *job, e *event, now float64) float64 {
 	ended, _ := p.work.End(uint64(j.id), clockTime(now))
 	p.tokens -= e.computed()
 	p.prompts -= e.upTo
+	if e.upTo == j.req.Prompt {
+		a.decode[j.pair.Decode].computing -= j.req.Prompt
+	}
 	p.sent = slices.DeleteFunc(p.sent, func(o *job) bool { return o == j })
 	return ended.Served.Seconds()
 }
@@ -111,6 +116,7 @@ func (a *account) recordFirstToken(j *job) {
 	d.prompts.End(uint64(j.id), clockTime(j.decodedAt))
 	if j.pair.Prefill == Aggregated {
 		d.tokens -= j.req.Prompt - j.estimate.cached
+		d.computing -= j.req.Prompt
 	}
 	d.streaming++
 	d.began += j.decodedAt

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools/curve"
+	"github.com/tandem-gateway/tandem/pools/kvroom"
 )
 
 // fleet is how the gateway's own code sees the servers and a request: the adapter
@@ -20,6 +21,7 @@ type fleet struct {
 	links       *cost.Links
 	told        *cost.Links // as before any transfer
 	field       cost.Candidates
+	sharing     []kvroom.Sharing // of decode servers
 	servers     order.Servers
 	firstGap    predict.FirstGap
 	aggregated  bool            // decode servers may compute prompts
@@ -42,6 +44,7 @@ const engineBlock = 16
 func newFleet(s *Scenario, aggregated bool) *fleet {
 	h := &s.Hardware
 	f := &fleet{aggregated: aggregated, linksAt: -1, moving: make(map[*job]*cost.Transfer), expected: make(map[*job]*cost.ExpectedTransfer), model: cost.Default()}
+	f.sharing = make([]kvroom.Sharing, s.Decode)
 	f.model.HandOff, f.model.KVBytesPerToken = runDuration(s.handOff()), int(h.KVBytesPerToken)
 	f.model.BlockTokens, f.model.ChunkTokens, f.model.StepTokens = blockTokens, h.DecodeTokens, h.PrefillTokens
 	if s.Store != nil {
@@ -100,7 +103,7 @@ func (f *fleet) refresh(v *View) {
 		c := &f.field.Decode[d]
 		c.Running, c.KVUsed = v.DecodeRequests(d), v.DecodeUsed(d)
 		c.Queue = v.gateway.account.decode[d].prompts.Ahead(now)
-		c.KVFree = v.DecodeCapacity() - c.KVUsed
+		c.KVFree = f.kvFree(v, d, now)
 	}
 	if f.linksAt != v.now {
 		f.linksAt = v.now
@@ -110,6 +113,19 @@ func (f *fleet) refresh(v *View) {
 	f.protect()
 	f.model.PriceServers(&f.field, &f.servers)
 	f.servers.Now = runDuration(v.now)
+}
+
+// kvFree is how many tokens of KV more a decode server has room for, by what its engine said last.
+func (f *fleet) kvFree(v *View, d int, now time.Time) int {
+	gauge, capacity, sent := v.DecodeGauge(d), float64(v.DecodeCapacity()), v.kvSent(d)
+	said := kvroom.Said{Used: gauge.KVUsed * capacity, Capacity: capacity, Running: float64(gauge.Running), Waiting: float64(gauge.Waiting)}
+	f.sharing[d].Observe(said, sent, now)
+	return f.sharing[d].Free(capacity, 0, sent, now)
+}
+
+// kvSent is what is there or on its way to a decode server.
+func (v *View) kvSent(d int) kvroom.Sent {
+	return kvroom.Sent{Tokens: v.DecodeUsed(d), Prompts: v.DecodeContext(d), Computing: v.gateway.account.decode[d].computing}
 }
 
 // updateCached notes what servers hold of a request now.
@@ -220,7 +236,8 @@ func (f *fleet) BeginTransfer(v *View, j *job) {
 
 // kvFits is as in package pd.
 func (f *fleet) kvFits(v *View, d int) bool {
-	return v.DecodeUsed(d)-f.links.KVComing(f.field.Decode[d].ID) <= v.DecodeCapacity()
+	free := f.sharing[d].Free(float64(v.DecodeCapacity()), 0, v.kvSent(d), clockTime(v.now))
+	return free+f.links.KVComing(f.field.Decode[d].ID) >= 0
 }
 
 // begin takes so many bytes of a request to be under way, and nothing else of it.

@@ -3,6 +3,8 @@ package policy
 import (
 	"math"
 	"slices"
+
+	"github.com/tandem-gateway/tandem/pools/kvroom"
 )
 
 // idleWait is the waiting for which there was no need: the seconds for which a request
@@ -129,15 +131,15 @@ func (c *cluster) lookForRoom() {
 	}
 }
 
-// mostDecodeRoom is the most KV tokens that a decode server is believed to have room for; an empty one
-// takes anything.
+// mostDecodeRoom is the most KV tokens that a decode server is believed to have room for at least, if its requests share
+// none; an empty one takes anything.
 func (v *View) mostDecodeRoom() int {
 	most := 0
 	for d := range v.Decodes() {
 		if v.DecodeRequests(d) == 0 {
 			return math.MaxInt
 		}
-		most = max(most, v.DecodeCapacity()-v.DecodeUsed(d))
+		most = max(most, int(kvroom.Given(float64(v.DecodeCapacity())))-v.DecodeUsed(d))
 	}
 	return most
 }

@@ -18,5 +18,5 @@ func TestRun_LittleKVIsNotCountedOnTooSoon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keepUp(t, trace, scenario(t, "testdata/little-kv-conversation.yaml"), "dynamo-conditional-hot-0.1", 0.6, "tandem-late", "tandem-pieces")
+	keepUp(t, trace, scenario(t, "testdata/little-kv-conversation.yaml"), "dynamo-conditional-hot-0.1", 0.75, "tandem-late", "tandem-pieces")
 }

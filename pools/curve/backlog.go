@@ -41,15 +41,15 @@ type Backlog struct {
 	// StepTokens is how many tokens are computed in one step at most; 0: each work is a step.
 	StepTokens int
 
-	items    []workItem    // oldest first
-	tokens   int           // of all
-	prompts  int           // likewise, Work.Prompt
-	rest     time.Duration // of all
-	lastDone time.Time
-	lastEnd  time.Time  // of the works that have ended, not of those that are taken to be done
-	passed   []workItem // these, until they end
-	unseen   int        // of the items, those whose work ends unseen
-	seen     int        // tokens of the others
+	items     []workItem    // oldest first
+	tokens    int           // of all
+	prompts   int           // likewise, Work.Prompt
+	rest      time.Duration // of all
+	lastDone  time.Time
+	lastEnd   time.Time  // of the works that have ended, not of those that are taken to be done
+	passed    []workItem // these, until they end
+	unseen    int        // of the items, those whose work ends unseen
+	computing int        // of the tokens, those of prompts that will show when they have been computed
 
 	// What follows from the items: the last step, how long the step that runs takes and those
 	// between the two, and of them and the last one which are full, and what is in one that is not
@@ -68,6 +68,19 @@ type workItem struct {
 	sent   time.Time
 	beside bool // other work was there at the same time
 	unseen bool // nothing will say that it is done
+	came   bool // of a context: its prompt has been computed, and is there
+}
+
+// computing is how many tokens of its prompt have yet to be computed, if it will show when they have been: of a work all,
+// of a context those of its prompt, which comes from another server.
+func (w *workItem) computing() int {
+	switch {
+	case w.unseen || w.came:
+		return 0
+	case w.Prompt > 0:
+		return w.Prompt
+	}
+	return w.Tokens
 }
 
 // forming is a step that has not begun.
@@ -111,7 +124,7 @@ func (b *Backlog) Begin(id uint64, w Work, now time.Time) {
 	}
 	b.items = append(b.items, workItem{Work: w, id: id, sent: now, beside: len(b.items) > 0})
 	b.tokens += w.Tokens
-	b.seen += w.Tokens
+	b.computing += b.items[len(b.items)-1].computing()
 	b.prompts += w.Prompt
 	b.rest += w.Rest
 	if len(b.items) == 1 {
@@ -180,9 +193,8 @@ func (b *Backlog) remove(i int) {
 func (b *Backlog) take(i int) {
 	if b.items[i].unseen {
 		b.unseen--
-	} else {
-		b.seen -= b.items[i].Tokens
 	}
+	b.computing -= b.items[i].computing()
 	b.tokens -= b.items[i].Tokens
 	b.prompts -= b.items[i].Prompt
 	b.rest -= b.items[i].Rest
@@ -192,8 +204,18 @@ func (b *Backlog) take(i int) {
 // Prompts is how many tokens of prompts the contexts of all works have.
 func (b *Backlog) Prompts() int { return b.prompts }
 
-// Seen is how many tokens the works have of which an answer will say that they are done.
-func (b *Backlog) Seen() int { return b.seen }
+// Computing is how many tokens the prompts of works and of contexts have that have yet to be computed, of those that will
+// show when they have been.
+func (b *Backlog) Computing() int { return b.computing }
+
+// Came says of a context that its prompt has been computed, and that the server knows of it.
+func (b *Backlog) Came(id uint64) {
+	i := slices.IndexFunc(b.items, func(w workItem) bool { return w.id == id })
+	if i >= 0 {
+		b.computing -= b.items[i].computing()
+		b.items[i].came = true
+	}
+}
 
 // Completion is what a request's answer shows of its server.
 type Completion struct {
@@ -238,8 +260,8 @@ func (b *Backlog) complete(w *workItem, before, now time.Time) Completion {
 func (b *Backlog) EndsUnseen(id uint64) {
 	i := slices.IndexFunc(b.items, func(w workItem) bool { return w.id == id && !w.unseen })
 	if i >= 0 {
+		b.computing -= b.items[i].computing()
 		b.items[i].unseen = true
-		b.seen -= b.items[i].Tokens
 		b.unseen++
 	}
 }

@@ -100,12 +100,12 @@ type workMessage struct {
 }
 
 type sharedWork struct {
-	Requests int     `json:"n,omitempty"`
-	Tokens   int     `json:"t,omitempty"`
-	Queue    float64 `json:"q,omitempty"` // seconds
-	Stays    float64 `json:"l,omitempty"` // likewise
-	Prompts  int     `json:"p,omitempty"` // of Tokens; 0 where an earlier version reports
-	Seen     int     `json:"w,omitempty"` // likewise
+	Requests  int     `json:"n,omitempty"`
+	Tokens    int     `json:"t,omitempty"`
+	Queue     float64 `json:"q,omitempty"` // seconds
+	Stays     float64 `json:"l,omitempty"` // likewise
+	Prompts   int     `json:"p,omitempty"` // of Tokens; 0 where an earlier version reports
+	Computing int     `json:"w,omitempty"` // likewise; of a decode server earlier versions report Tokens
 }
 
 // NewExchange returns the sharing of a fleet's work under a replica's own id.
@@ -233,7 +233,7 @@ func (r *Exchange) own(now time.Time) workMessage {
 		var both [2]sharedWork
 		for i, leg := range []pools.Role{pools.Prefill, pools.Decode} {
 			own := s.OwnInFlight(leg, now)
-			both[i] = sharedWork{own.Requests, own.Tokens, own.Queue.Seconds(), own.Stays.Seconds(), own.Prompts, own.Seen}
+			both[i] = sharedWork{own.Requests, own.Tokens, own.Queue.Seconds(), own.Stays.Seconds(), own.Prompts, own.Computing}
 		}
 		if both != ([2]sharedWork{}) {
 			m.Servers[s.ID()] = both

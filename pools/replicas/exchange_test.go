@@ -413,7 +413,7 @@ func TestReplicas_OfTwoVersionsWorkTogether(t *testing.T) {
 	eventually(t, "and the new ones receive each other", func() bool { return b.sees().Tokens == 500 || b.sees().Tokens == 507 })
 }
 
-// How much of the KV of what is in flight is shared follows from the prompts of all replicas (pools.Server.KVShare).
+// How much of the KV of what is in flight is shared follows from the prompts of all replicas (package kvroom).
 func TestReplicas_SeeHowMuchOfEachOthersWorkIsPrompt(t *testing.T) {
 	r := redisserver.Start(t)
 	a, b := newReplica(t, r, "a"), newReplica(t, r, "b")
@@ -424,9 +424,11 @@ func TestReplicas_SeeHowMuchOfEachOthersWorkIsPrompt(t *testing.T) {
 	defer lease.Release()
 	lease.BeginLocalPrefill(curve.Work{Tokens: 90, Estimate: time.Hour})
 	sees := func(leg pools.Role) pools.InFlight { return b.server.InFlight(leg, time.Now()) }
-	eventually(t, "the prompt is seen to be computed", func() bool { return sees(pools.Decode).Prompts == 90 && sees(pools.Prefill).Seen == 90 })
+	eventually(t, "the prompt is seen to be on its way", func() bool { return sees(pools.Decode).Prompts == 90 && sees(pools.Decode).Computing == 90 })
+	lease.MarkSent(time.Hour)
+	eventually(t, "the server is seen to have it, and to compute it", func() bool { return sees(pools.Decode).Computing == 0 && sees(pools.Prefill).Computing == 90 })
 	lease.EndsUnseen()
-	eventually(t, "nothing will say when it is done", func() bool { return sees(pools.Decode).Prompts == 90 && sees(pools.Prefill).Seen == 0 })
+	eventually(t, "nothing will say when it is done", func() bool { return sees(pools.Decode).Prompts == 90 && sees(pools.Prefill).Computing == 0 })
 }
 
 func FuzzDecodeWork(f *testing.F) {

@@ -385,7 +385,7 @@ func TestCloseTo_WithinTheDrift(t *testing.T) {
 		"a request more":   {func(w *pools.InFlight) { w.Requests++ }, false},
 		"a token fewer":    {func(w *pools.InFlight) { w.Tokens-- }, false},
 		"more of a prompt": {func(w *pools.InFlight) { w.Prompts++ }, false},
-		"an end unseen":    {func(w *pools.InFlight) { w.Seen++ }, false},
+		"an end unseen":    {func(w *pools.InFlight) { w.Computing++ }, false},
 		"a queue by drift": {func(w *pools.InFlight) { w.Queue += workDrift }, true},
 		"a queue by more":  {func(w *pools.InFlight) { w.Queue += workDrift + 1 }, false},
 		"a queue by less":  {func(w *pools.InFlight) { w.Queue -= workDrift + 1 }, false},

@@ -48,7 +48,7 @@ func (r *report) has(m *workMessage) bool {
 
 // closeTo reports whether work is as it is believed to be, nearly.
 func closeTo(w, believed pools.InFlight) bool {
-	return w.Requests == believed.Requests && w.Tokens == believed.Tokens && w.Prompts == believed.Prompts && w.Seen == believed.Seen &&
+	return w.Requests == believed.Requests && w.Tokens == believed.Tokens && w.Prompts == believed.Prompts && w.Computing == believed.Computing &&
 		(w.Queue-believed.Queue).Abs() <= workDrift && (w.Stays-believed.Stays).Abs() <= workDrift
 }
 

@@ -64,13 +64,13 @@ func (m *workMessage) appendParts(to []byte) []byte {
 		}
 		to = msgp.AppendArrayHeader(msgp.AppendString(to, id), wireParts)
 		for _, w := range both {
-			to = msgp.AppendInt(msgp.AppendInt(to, w.Prompts), w.Seen)
+			to = msgp.AppendInt(msgp.AppendInt(to, w.Prompts), w.Computing)
 		}
 	}
 	return to
 }
 
-func (s *sharedWork) hasParts() bool { return s.Prompts != 0 || s.Seen != 0 }
+func (s *sharedWork) hasParts() bool { return s.Prompts != 0 || s.Computing != 0 }
 
 func microseconds(seconds float64) int { return int(seconds * 1e6) }
 
@@ -144,7 +144,7 @@ func (m *workMessage) decodeParts(p []byte) error {
 		}
 		if both, known := m.Servers[id]; known {
 			for i := range both {
-				both[i].Prompts, both[i].Seen = numbers[2*i], numbers[2*i+1]
+				both[i].Prompts, both[i].Computing = numbers[2*i], numbers[2*i+1]
 			}
 			m.Servers[id] = both
 		}
@@ -180,9 +180,9 @@ func decodeNumbers(p []byte, numbers []int) (rest []byte, err error) {
 
 // inFlight is the work that was reported, false if no replica can have it.
 func (s sharedWork) inFlight() (pools.InFlight, bool) {
-	if s.Requests < 0 || s.Tokens < 0 || s.Prompts < 0 || s.Prompts > s.Tokens || s.Seen < 0 || s.Seen > s.Tokens || !(s.Stays >= 0 && s.Stays <= s.Queue && s.Queue < 1e6) {
+	if s.Requests < 0 || s.Tokens < 0 || s.Prompts < 0 || s.Prompts > s.Tokens || s.Computing < 0 || s.Computing > s.Tokens || !(s.Stays >= 0 && s.Stays <= s.Queue && s.Queue < 1e6) {
 		return pools.InFlight{}, false
 	}
 	seconds := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
-	return pools.InFlight{Requests: s.Requests, Tokens: s.Tokens, Prompts: s.Prompts, Seen: s.Seen, Queue: seconds(s.Queue), Stays: seconds(s.Stays)}, true
+	return pools.InFlight{Requests: s.Requests, Tokens: s.Tokens, Prompts: s.Prompts, Computing: s.Computing, Queue: seconds(s.Queue), Stays: seconds(s.Stays)}, true
 }
