@@ -352,6 +352,9 @@ func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
 	x.correctCharge(tokensOf(answer.Usage))
 	x.setCommonHeaders(c, answer)
 	c.Set(fiber.HeaderContentType, answer.ContentType)
+	if answer.Metadata != "" {
+		c.Set(api.BinaryMetadata, answer.Metadata)
+	}
 	c.Status(answer.Status)
 	if answer.Held.IsCounted() {
 		taken = true

@@ -284,7 +284,7 @@ func (e *PickExchange) AnswerHead(status int, h http.Header, served string) {
 		e.pick.MoveTo(served)
 	}
 	coded := h.Get("Content-Encoding") != "" && h.Get("Content-Encoding") != "identity"
-	if status == http.StatusOK && !coded {
+	if status == http.StatusOK && !coded && !a.req.Dialect.IsBinary(h.Get("Content-Type")) {
 		stream := strings.HasPrefix(h.Get("Content-Type"), "text/event-stream")
 		a.passing = api.NewPassingAnswer(a.req.Dialect, stream, a.req.Answers)
 		a.passing.HideUsage, a.passing.MostTokens = a.req.HideUsage, a.e.pick.MostTokens()

@@ -144,6 +144,31 @@ func TestPickExchange_AnAnswer(t *testing.T) {
 	}
 }
 
+// The vectors that vLLM sends as numbers alone are an answer too.
+func TestPickExchange_VectorsInBytes(t *testing.T) {
+	g := run(t, usual(t), complete().roundTrip, alone(t))
+	e, err := g.beginPick("POST", "/v1/embeddings", AnswerEdited)
+	if err == nil {
+		err = e.AddBody([]byte(`{"model":"m","input":"hi there","encoding_format":"bytes"}`))
+	}
+	if err == nil {
+		_, err = e.Pick(nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.MarkSent()
+	const numbers = "\x00\x80\xff{"
+	if got := reportAnswer(e, 200, "application/octet-stream", numbers, 3); got != numbers {
+		t.Errorf("the client gets %q", got)
+	}
+	requests := g.server.metrics.requests
+	if ok, broken := requests.WithLabelValues("embeddings", "m", "ok", "picker"), requests.WithLabelValues("embeddings", "m", "broken_stream", "picker"); testutil.ToFloat64(ok) != 1 || testutil.ToFloat64(broken) != 0 {
+		t.Errorf("%v are counted as answered, %v as broken", testutil.ToFloat64(ok), testutil.ToFloat64(broken))
+	}
+	nothingHeld(t, g.queue, g.fleet.Servers()[0])
+}
+
 // A key is charged with each event as it passes by.
 func TestPickExchange_ChargesAsItGoes(t *testing.T) {
 	g := run(t, usual(t, tenOfAll), complete().roundTrip, alone(t))

@@ -87,6 +87,7 @@ func (r *Request) Expected() predict.Answer {
 type Answer struct {
 	Status      int
 	ContentType string
+	Metadata    string // of a body of api.BinaryType; "" where the engine says nothing of it
 	Body        []byte
 	Stream      *Stream // nil when Body is the answer
 	leg         *legStream

@@ -1,6 +1,7 @@
 package pd
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -68,7 +69,12 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	if err != nil {
 		return nil, failedSend(ctx, leg, server.ID(), err)
 	}
-	answer, err := st.req.Dialect.ReadAnswer(data)
+	text, metadata, isBinary := data, "", st.req.Dialect.IsBinary(resp.Header.Get("Content-Type"))
+	if isBinary {
+		metadata = resp.Header.Get(api.BinaryMetadata)
+		text = []byte(cmp.Or(metadata, "{}"))
+	}
+	answer, err := st.req.Dialect.ReadAnswer(text)
 	if err != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
 	}
@@ -100,6 +106,12 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	}
 	a.count(ctx, st, b, usage)
 	b.releaseDecode()
+	if isBinary {
+		if metadata != "" {
+			metadata = string(whole)
+		}
+		return &Answer{Status: resp.StatusCode, ContentType: api.BinaryType, Metadata: metadata, Body: data, Usage: usage, Held: held}, nil
+	}
 	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: whole, Usage: usage, Held: held}, nil
 }
 

@@ -18,17 +18,24 @@ func (e *Engine) embeddings(x *exchange) error {
 	if err != nil {
 		return err
 	}
+	if answered, err := e.inBytes(x, in, "embd", p); answered {
+		return err
+	}
 	e.list(x, in.Model, "embd", "embedding", p, func(i int) map[string]any {
 		if in.Format != "base64" {
 			return map[string]any{"embedding": p.vectors[i]}
 		}
-		var b []byte
-		for _, f := range p.vectors[i] {
-			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(f))
-		}
-		return map[string]any{"embedding": base64.StdEncoding.EncodeToString(b)}
+		return map[string]any{"embedding": base64.StdEncoding.EncodeToString(appendNumbers(nil, p.vectors[i]))}
 	})
 	return nil
+}
+
+// appendNumbers appends a vector as bytes, four to a number.
+func appendNumbers(b []byte, vector []float32) []byte {
+	for _, f := range vector {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(f))
+	}
+	return b
 }
 
 // cohereEmbed serves /v2/embed, Cohere's API of embeddings as vLLM has it (entrypoints/pooling/embed), for texts as numbers.

@@ -52,7 +52,7 @@ func (e *Engine) pool(model string, prompts json.RawMessage) (pooled, error) {
 type poolRequest struct {
 	Model  string          `json:"model"`
 	Input  json.RawMessage `json:"input"`
-	Format string          `json:"encoding_format"` // of embeddings: float (also if not given) or base64
+	Format string          `json:"encoding_format"` // of embeddings: float (also if not given) or base64; of these and of /pooling: bytes, bytes_only
 }
 
 // poolInput reads such a request and computes its vectors.
@@ -78,10 +78,40 @@ func (e *Engine) list(x *exchange, model, prefix, kind string, p pooled, entry f
 	})
 }
 
+// inBytes answers with the vectors' numbers alone, where the client asks for that. What JSON would say of them is in a
+// header, and with bytes_only nowhere (entrypoints/pooling/utils.py, build_pooling_bytes_streaming_response).
+func (e *Engine) inBytes(x *exchange, in poolRequest, prefix string, p pooled) (answered bool, err error) {
+	if in.Format != "bytes" && in.Format != "bytes_only" {
+		return false, nil
+	}
+	var body []byte
+	places := []map[string]any{}
+	for i, vector := range p.vectors {
+		start := len(body)
+		body = appendNumbers(body, vector)
+		places = append(places, map[string]any{"index": i, "embed_dtype": "float32", "endianness": "native", "start": start, "end": len(body), "shape": []int{len(vector)}})
+	}
+	if in.Format == "bytes" {
+		metadata, err := json.Marshal(map[string]any{
+			"id": prefix + "-" + x.id, "created": now(), "model": e.modelName(in.Model), "data": places, "usage": e.usageOf(p.prompts, 0, 0),
+		})
+		if err != nil {
+			return true, err
+		}
+		x.w.Header().Set("Metadata", string(metadata))
+	}
+	x.w.Header().Set("Content-Type", "application/octet-stream")
+	_, err = x.w.Write(body)
+	return true, err
+}
+
 // pooling serves /pooling: the vectors as they are.
 func (e *Engine) pooling(x *exchange) error {
 	in, p, err := e.poolInput(x)
 	if err != nil {
+		return err
+	}
+	if answered, err := e.inBytes(x, in, "pooling", p); answered {
 		return err
 	}
 	e.list(x, in.Model, "pooling", "pooling", p, func(i int) map[string]any { return map[string]any{"data": p.vectors[i]} })

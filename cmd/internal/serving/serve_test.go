@@ -201,6 +201,31 @@ func TestServe_PassesOnWhatOneServerAnswers(t *testing.T) {
 	}
 }
 
+// vLLM answers encoding_format bytes with the vectors' numbers, and says in a header what they are.
+func TestServe_PassesOnVectorsInBytes(t *testing.T) {
+	c := newCluster(t, shape{prefill: 1, decode: 1})
+	counted := 0.0
+	for _, path := range []string{"/v1/embeddings", "/pooling"} {
+		for _, format := range []string{"bytes", "bytes_only"} {
+			body := `{"model":"test-model","input":["hello","there"],"encoding_format":"` + format + `"}`
+			got, want := c.post(path, body), reference(t, path, body)
+			if got.status != 200 || len(want.body) < 8 || got.body != want.body || got.header.Get("Content-Type") != "application/octet-stream" {
+				t.Errorf("%s, %s: %d %s %.200q\nan engine by itself: %d %.200q", path, format, got.status, got.header.Get("Content-Type"), got.body, want.status, want.body)
+			}
+			said, says := gjson.Parse(got.header.Get("Metadata")), gjson.Parse(want.header.Get("Metadata"))
+			for _, part := range []string{"data", "usage"} {
+				if said.Get(part).Raw != says.Get(part).Raw || format == "bytes" && said.Get(part).Raw == "" {
+					t.Errorf("%s, %s: the metadata is %s, an engine's by itself %s", path, format, said, says)
+				}
+			}
+			counted += says.Get("usage.prompt_tokens").Float()
+		}
+	}
+	if got := c.metric("tandem_prompt_tokens_total"); got != counted || counted == 0 {
+		t.Errorf("counted %v tokens of prompts, not %v", got, counted)
+	}
+}
+
 // What no engine here has is its answer: 404 in OpenAI's shape.
 func TestServe_PoolingWhereNoEngineHasItIs404(t *testing.T) {
 	c := newCluster(t, shape{prefill: 1, decode: 1, engine: func(cfg *engine.Config) { cfg.Embeddings = false }})
