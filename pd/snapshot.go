@@ -268,7 +268,7 @@ func (sn *Snapshotter) enforced(r *bindRequest, s *pools.Server, by *connector.C
 // pairable reports whether a connector has pairs for the request's API and its samples. A proxy sends one leg:
 // decode has to call prefill itself.
 func pairable(req *Request, by *connector.Connector) bool {
-	return by.Pairs && !(by.OneSample && req.Samples > 1) && (by.DecodeDriven || !req.proxied) && req.Dialect.Split && (by.Dialects == nil || slices.Contains(by.Dialects, req.Dialect))
+	return by.PairsTake(req.Dialect) && !(by.OneSample && req.Samples > 1) && (by.DecodeDriven || !req.proxied)
 }
 
 // snapshotFor is the snapshot of one request that is bound at once. Servers that refused the claim
