@@ -17,9 +17,9 @@ func mayBeSilent(body api.Body) bool {
 	return calls || transcript.HidesReasoning(body)
 }
 
-// idleLimit is the longest time between two events of an answer to the request.
-func (o *Orchestrator) idleLimit(req *Request) time.Duration {
-	if mayBeSilent(req.Body) {
+// idleLimit is the longest time between two events of an answer, in which an engine may be silent or not.
+func (o *Orchestrator) idleLimit(silent bool) time.Duration {
+	if silent {
 		return max(o.Config.IdleTimeout, o.Config.AnswerTimeout)
 	}
 	return o.Config.IdleTimeout
@@ -28,10 +28,10 @@ func (o *Orchestrator) idleLimit(req *Request) time.Duration {
 // heldGap is longer than steps take that compute no prompt.
 const heldGap = time.Second
 
-// gapsOf is what observes the gaps of an answer to the request. Where a parser may hold a call back, a long gap is that of
-// many tokens, and teaches no step.
-func (p *stepSampler) gapsOf(req *Request) func(time.Duration) {
-	if !mayBeSilent(req.Body) {
+// gapsOf is what observes the gaps of an answer. Where its engine may be silent in it, a long gap is that of many tokens, and
+// teaches no step.
+func (p *stepSampler) gapsOf(silent bool) func(time.Duration) {
+	if !silent {
 		return p.observeGap
 	}
 	return func(gap time.Duration) {

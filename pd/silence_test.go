@@ -39,7 +39,7 @@ func TestSilence_ACallThatWasHeldBackIsNoStep(t *testing.T) {
 		before := s.StepCurve().Seconds(x)
 		for range 50 {
 			steps := f.newStepSampler(s, c.req)
-			observe := steps.gapsOf(c.req)
+			observe := steps.gapsOf(mayBeSilent(c.req.Body))
 			for range gapsPerSample - 1 {
 				observe(time.Duration(before * float64(time.Second)))
 			}

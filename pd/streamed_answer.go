@@ -82,16 +82,16 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 	if resp.StatusCode != http.StatusOK || !isEventStream(resp) {
 		return nil, o.notAStream(legCtx, st, leg, server, resp)
 	}
-	steps := o.newStepSampler(server, st.req)
+	steps, silent := o.newStepSampler(server, st.req), mayBeSilent(st.req.Body)
 	s := &legStream{
 		dialect: st.req.Dialect, events: api.NewEventReader(resp.Body), body: resp.Body,
-		ctx: legCtx, cancel: legCtx.End, idle: idle, idleLimit: o.idleLimit(st.req),
+		ctx: legCtx, cancel: legCtx.End, idle: idle, idleLimit: o.idleLimit(silent),
 		server: server, side: b.promptSide, mostTokens: o.mostTokens(st), hideUsage: st.req.HideUsage,
 		opensLate: opensWithToken(server),
-		onGap:     steps.gapsOf(st.req), transcript: st.transcript, ids: b.legIDs, hideIDs: hideIDs, handoff: b.handoff, choices: api.NewEndedChoices(st.req.Answers),
+		onGap:     steps.gapsOf(silent), transcript: st.transcript, ids: b.legIDs, hideIDs: hideIDs, handoff: b.handoff, choices: api.NewEndedChoices(st.req.Answers),
 	}
 	if err := s.open(func(now time.Time) {
-		if mayBeSilent(st.req.Body) {
+		if silent {
 			idle.Reset(o.Config.AnswerTimeout)
 		}
 		a.learnFirst(ctx, st, b, sample, now.Sub(start), now)

@@ -96,7 +96,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 		}
 		answerKV{o}.record(st, b, handoff, ids, usage)
 	}
-	clean := answer.Clean(a.promptSide(st, b, usage))
+	clean := answer.Clean(a.recordPrompt(st, b, usage))
 	if hideIDs {
 		clean = api.WithoutIDs(clean, false)
 	}
@@ -115,9 +115,9 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	return &Answer{Status: resp.StatusCode, ContentType: "application/json", Body: whole, Usage: usage, Held: held}, nil
 }
 
-// promptSide is what the answer says of its prompt in decode's stead; nothing, which leaves what decode said, where decode
-// computed again what it was handed.
-func (a wholeAnswer) promptSide(st *requestState, b *binding, usage api.Usage) api.PromptUsage {
+// recordPrompt records what decode says of the prompt, and returns what the answer says of it in decode's stead: nothing,
+// which leaves what decode said, where decode computed again what it was handed.
+func (a wholeAnswer) recordPrompt(st *requestState, b *binding, usage api.Usage) api.PromptUsage {
 	server := b.decode.Server()
 	if usage.Cached.Known {
 		server.RecordCachedTokens()

@@ -213,7 +213,7 @@ func (g *grid) bound(cfg Config) error {
 			}
 			for k, p := range cfg.Policies {
 				bounds := usual
-				if p.FirstFromPrefill {
+				if p.FirstFromPrefill && p.on(s) != s {
 					if bounds, err = boundsOn(trace, s, p, seed); err != nil {
 						return err
 					}

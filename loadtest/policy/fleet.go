@@ -43,8 +43,7 @@ const engineBlock = 16
 
 func newFleet(s *Scenario, aggregated bool) *fleet {
 	h := &s.Hardware
-	f := &fleet{aggregated: aggregated, linksAt: -1, moving: make(map[*job]*cost.Transfer), expected: make(map[*job]*cost.ExpectedTransfer), model: cost.Default()}
-	f.sharing = make([]kvroom.Sharing, s.Decode)
+	f := &fleet{aggregated: aggregated, sharing: make([]kvroom.Sharing, s.Decode), linksAt: -1, moving: make(map[*job]*cost.Transfer), expected: make(map[*job]*cost.ExpectedTransfer), model: cost.Default()}
 	f.model.HandOff, f.model.KVBytesPerToken = runDuration(s.handOff()), int(h.KVBytesPerToken)
 	f.model.BlockTokens, f.model.ChunkTokens, f.model.StepTokens = blockTokens, h.DecodeTokens, h.PrefillTokens
 	if s.Store != nil {

@@ -42,12 +42,12 @@ type Policy struct {
 	New func(s *Scenario, rng *rand.Rand) any
 }
 
-// on is a scenario as it is for a policy.
+// on is a scenario as it is for a policy: the same where that needs nothing else.
 func (p *Policy) on(s *Scenario) *Scenario {
 	if p.Exact {
 		s = s.withoutDelays()
 	}
-	if p.FirstFromPrefill && !s.FirstFromPrefill {
+	if p.FirstFromPrefill && !s.FirstFromPrefill && !s.Overlap {
 		said := *s
 		said.FirstFromPrefill = true
 		s = &said

@@ -71,8 +71,8 @@ func (s *Sharing) Observe(said Said, sent Sent, now time.Time) {
 	s.share, s.at = min(1, max(leastShare, inPrompts/prompts)), now
 }
 
-// now is the share, 1 where it was seen long ago.
-func (s *Sharing) now(now time.Time) float64 {
+// believed is the share, 1 where it was seen long ago.
+func (s *Sharing) believed(now time.Time) float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.at.IsZero() || now.Sub(s.at) > shareLife {
@@ -84,15 +84,20 @@ func (s *Sharing) now(now time.Time) float64 {
 // InUse is how many tokens of KV what was sent takes on the server, but for what is still to come: fewer where prompts begin
 // alike. What was seen of that holds for a minute.
 func (s *Sharing) InUse(sent Sent, now time.Time) float64 {
-	return s.now(now)*float64(max(0, sent.Prompts-sent.Computing)) + float64(sent.Tokens-sent.Prompts)
+	return sent.inUse(s.believed(now))
+}
+
+// inUse is InUse where prompts keep such a share for themselves.
+func (s *Sent) inUse(share float64) float64 {
+	return share*float64(max(0, s.Prompts-s.Computing)) + float64(s.Tokens-s.Prompts)
 }
 
 // Free is how many tokens more may be sent to a server with so many tokens of KV, of which others have some. It is below 0
 // where more is there or on its way than has room. What is to come is taken to share half as much as what is there: it may
 // be the one that has nothing in common with the others.
 func (s *Sharing) Free(capacity, others float64, sent Sent, now time.Time) int {
-	each := min(1, 2*s.now(now))
-	return int((Given(capacity)-others-s.InUse(sent, now))/each) - min(sent.Prompts, sent.Computing)
+	share := s.believed(now)
+	return int((Given(capacity)-others-sent.inUse(share))/min(1, 2*share)) - min(sent.Prompts, sent.Computing)
 }
 
 // Given is how many of a server's tokens of KV requests are given: the others are for answers to grow into.
