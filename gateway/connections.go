@@ -44,9 +44,12 @@ func (c *clientConn) serve(server *fasthttp.Server) {
 			return // it is closed
 		}
 		c.stream = nil
-		goesOn := r.relay()
+		whole := r.relay()
 		c.handover.await()
-		if !goesOn || !c.awaitRequest() {
+		if !whole {
+			c.awaitDeparture()
+		}
+		if !whole || r.closes || !c.awaitRequest() {
 			_ = c.Close()
 			return
 		}
@@ -91,6 +94,18 @@ func keepUnread(read net.Conn) {
 	}
 	rest, _ := io.ReadAll(read) // to what is read of the connection now: an end
 	c.ahead = append([]byte{c.first[0]}, rest...)
+}
+
+// timeToReadWhy is for how long the connection of a stream that broke is left open behind the event that says why.
+const timeToReadWhy = 250 * time.Millisecond
+
+// awaitDeparture waits for a client to close its connection, but not for long. Clients that hear of the end of a
+// connection before they have read what came drop that (Python's aiohttp, the fetch of Node): cut at once, they would
+// show "terminated" in place of the error event.
+func (c *clientConn) awaitDeparture() {
+	if c.SetReadDeadline(time.Now().Add(timeToReadWhy)) == nil {
+		_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes) // whatever ends it
+	}
 }
 
 // awaitRequest waits for the next request behind a stream, and reports whether one comes. A connection that waits for

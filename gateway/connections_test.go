@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -113,6 +114,22 @@ func TestConnections_CloseBehindAStream(t *testing.T) {
 	}
 	if _, err := in.ReadByte(); err != io.EOF {
 		t.Errorf("%v, want the connection closed", err)
+	}
+}
+
+// Whose stream broke is waited for, to read why, until it closes its connection.
+func TestConnections_WaitForADeparture(t *testing.T) {
+	for _, test := range []struct{ leavesAfter, waits time.Duration }{{time.Millisecond, time.Millisecond}, {time.Hour, timeToReadWhy}} {
+		synctest.Test(t, func(t *testing.T) {
+			conn, client := net.Pipe()
+			defer conn.Close()
+			time.AfterFunc(test.leavesAfter, func() { _ = client.Close() })
+			began := time.Now()
+			(&clientConn{Conn: conn}).awaitDeparture()
+			if waited := time.Since(began); waited != test.waits {
+				t.Errorf("waited for %v, want %v", waited, test.waits)
+			}
+		})
 	}
 }
 

@@ -82,16 +82,16 @@ func (r *relay) setHead(c *fiber.Ctx) {
 	r.beginPiece(append(head, "\r\n"...))
 }
 
-// relay writes all of the answer, and reports whether the connection may be used again. After a stream that broke
-// comes an error event, and the connection is cut: a clean end would pass for success.
-func (r *relay) relay() (goesOn bool) {
+// relay writes all of the answer, and reports whether it is whole. After a stream that broke comes an error event, and
+// the connection is cut: a clean end would pass for success.
+func (r *relay) relay() (whole bool) {
 	defer func() { _ = r.Close() }()
 	var err error
 	for err == nil {
 		r.await()
 		err = r.next(r.x.conn)
 	}
-	return errors.Is(err, io.EOF) && !r.closes
+	return errors.Is(err, io.EOF)
 }
 
 // await waits for the next event. A stream spends its hours here, and so little is on its stack that the collector

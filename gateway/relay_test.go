@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/tidwall/gjson"
@@ -174,6 +175,18 @@ func TestRelay_ABrokenStream(t *testing.T) {
 		return testutil.ToFloat64(g.server.metrics.requests.WithLabelValues("completions", "m", "broken_stream", "http")) == 1
 	})
 	nothingHeld(t, g.queue, g.fleet.Servers()[0])
+}
+
+// A client that has the error event still to read loses it where it hears of the end of the connection before: there is
+// time between the two.
+func TestRelay_ABrokenStreamLeavesTimeToReadWhy(t *testing.T) {
+	e := &engines{answer: response(200, "text/event-stream", `data: {"choices":[{"index":0,"text":"Hel","finish_reason":null}]}`+"\n\n")}
+	g := run(t, usual(t), e.roundTrip, alone(t))
+	began := time.Now()
+	got := g.post(ask)
+	if took := time.Since(began); got.err == nil || !strings.Contains(got.body, "stream_broken") || took < timeToReadWhy {
+		t.Errorf("%q, %v after %v, want a cut after %v", got.body, got.err, took, timeToReadWhy)
+	}
 }
 
 // A client that leaves a stream is charged for what came, and takes no place any more.
