@@ -42,7 +42,7 @@ requests run on, and the gateway cannot say when they have ended.`,
 				return err
 			}
 			if !wait {
-				return warnOfOthers(cmd.Context(), admin, args[0], undo, cmd.OutOrStdout())
+				return sayDrained(cmd.Context(), admin, args[0], undo, cmd.OutOrStdout())
 			}
 			return awaitDrained(cmd.Context(), admin, args[0], cmd.OutOrStdout())
 		},
@@ -95,17 +95,22 @@ func statusOf(ctx context.Context, admin adminport.Port, server string) (status 
 // othersUnaware is said while gateways that share a Redis may go on to send a server requests.
 const othersUnaware = "other gateways may not know yet that it drains"
 
-// warnOfOthers says where other gateways may not know yet what was said of a server: not at once, and not while
-// Redis does not answer.
-func warnOfOthers(ctx context.Context, admin adminport.Port, server string, undo bool, out io.Writer) error {
+// sayDrained says what a server does now, and where other gateways may not know yet: not at once, and not while Redis
+// does not answer.
+func sayDrained(ctx context.Context, admin adminport.Port, server string, undo bool, out io.Writer) error {
 	status, _, err := statusOf(ctx, admin, server)
-	switch {
-	case err != nil || !status.Pending:
+	if err != nil {
 		return err
-	case undo:
+	}
+	switch {
+	case undo && status.Pending:
 		_, err = fmt.Fprintln(out, server, "takes requests again here; other gateways may not know yet")
-	default:
+	case undo:
+		_, err = fmt.Fprintln(out, server, "takes requests again")
+	case status.Pending:
 		_, err = fmt.Fprintf(out, "%s drains here; %s (--wait waits until they do)\n", server, othersUnaware)
+	default:
+		_, err = fmt.Fprintf(out, "%s takes no new requests (--wait waits until it has none)\n", server)
 	}
 	return err
 }

@@ -92,7 +92,7 @@ func TestDrain_EndsWhereThereIsNothingToWaitFor(t *testing.T) {
 	for _, c := range []struct{ servers, server, flag, out, err string }{
 		{`[]`, "b:1", "--wait", "", "there is no server b:1"},
 		{`[{"id":"a:1","in_flight_of_all":{"decode":1}}]`, "a:1", "--wait", "", "does not drain any more"},
-		{`[{"id":"a:1","draining":true,"in_flight_of_all":{"decode":1}}]`, "a:1", "--undo", "", ""},
+		{`[{"id":"a:1","draining":true,"in_flight_of_all":{"decode":1}}]`, "a:1", "--undo", "a:1 takes requests again\n", ""},
 		{"drained by the file", "a:1", "--undo", "", "a:1 goes on draining: the file says so"},
 		{`nonsense`, "a:1", "--wait", "", "read the gateway's answer"},
 	} {
@@ -104,9 +104,9 @@ func TestDrain_EndsWhereThereIsNothingToWaitFor(t *testing.T) {
 	}
 }
 
-// Without --wait, and with --undo, the command says where other gateways may not know yet what it has said to this one:
+// Without --wait, and with --undo, the command says what the server does now, and where other gateways may not know yet:
 // while Redis is down they go on as before.
-func TestDrain_SaysThatOtherGatewaysMayNotKnow(t *testing.T) {
+func TestDrain_SaysWhatTheServerDoesNow(t *testing.T) {
 	pending := true
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/debug/servers" {
@@ -124,9 +124,8 @@ func TestDrain_SaysThatOtherGatewaysMayNotKnow(t *testing.T) {
 	}{
 		{"a:1", true, nil, "a:1 drains here; other gateways may not know yet that it drains (--wait waits until they do)\n"},
 		{"a:1", true, []string{"--undo"}, "a:1 takes requests again here; other gateways may not know yet\n"},
-		{"a:1", false, nil, ""},
-		{"a:1", false, []string{"--undo"}, ""},
-		{"gone:1", true, nil, ""},
+		{"a:1", false, nil, "a:1 takes no new requests (--wait waits until it has none)\n"},
+		{"a:1", false, []string{"--undo"}, "a:1 takes requests again\n"},
 	} {
 		pending = c.pending
 		out, err := run(t, append([]string{"drain", c.server, "--admin", admin.URL}, c.flags...)...)
