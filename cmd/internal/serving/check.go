@@ -123,8 +123,16 @@ func checkAccess(cfg accessConfig, out io.Writer) (*access.Keys, error) {
 		return nil, err
 	}
 	count, tenants := keys.Len()
-	_, err = fmt.Fprintf(out, "%d keys of %d tenants, classes %s\n\n", count, tenants, strings.Join(cfg.Classes, ", "))
+	_, err = fmt.Fprintf(out, "%s of %s, classes %s\n\n", counted(count, "key"), counted(tenants, "tenant"), strings.Join(cfg.Classes, ", "))
 	return keys, err
+}
+
+// counted is a number of things, of which one is named so.
+func counted(n int, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %ss", n, one)
 }
 
 func modelNames(models []pools.Model) string {
