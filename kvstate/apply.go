@@ -83,7 +83,7 @@ func (s *Source) applyStored(e *event) {
 
 // storeRun stores the blocks of an event, each the parent of the next.
 func (s *Source) storeRun(e *event, h *holder, tier Tier, parent uint32, own Hash) {
-	extra, covered := e.extraKeys(s.index.seed, !e.hasParent), e.covered()
+	extra, covered := e.extraKeys(s.seed, !e.hasParent), e.covered()
 	s.owns = s.owns[:0]
 	for i := range e.hashes {
 		key, err := extra.next()
@@ -91,7 +91,7 @@ func (s *Source) storeRun(e *event, h *holder, tier Tier, parent uint32, own Has
 			s.drop(DropMalformed)
 			return
 		}
-		own = s.index.seed.Block(own, covered[i*e.blockTokens:(i+1)*e.blockTokens], key)
+		own = s.seed.Block(own, covered[i*e.blockTokens:(i+1)*e.blockTokens], key)
 		s.owns = append(s.owns, own)
 	}
 	s.sink = h.warm(e.hashes, s.owns)
@@ -208,5 +208,5 @@ func (s *Source) newHolder(group int, form blockForm) *holder {
 	number := s.model.join(member{
 		server: s.spec.Server, rank: s.spec.Rank, group: group, blockForm: form, store: s.store,
 	})
-	return newHolder(group, form, number, &s.model.tiers, s.index.seed.place)
+	return newHolder(group, form, number, &s.model.tiers, s.seed.place)
 }

@@ -32,7 +32,7 @@ func (s *Source) applyPut(e *event, tier Tier) {
 		parent = h.find(e.parent)
 		own = h.nodes.node(parent).own
 	}
-	extra, covered := e.extraKeys(s.index.seed, !e.hasParent), e.covered()
+	extra, covered := e.extraKeys(s.seed, !e.hasParent), e.covered()
 	for i, engine := range e.hashes {
 		key, err := extra.next()
 		if err != nil {
@@ -45,7 +45,7 @@ func (s *Source) applyPut(e *event, tier Tier) {
 				s.drop(DropParent)
 				return
 			}
-			own = s.index.seed.Block(own, covered[i*e.blockTokens:(i+1)*e.blockTokens], key)
+			own = s.seed.Block(own, covered[i*e.blockTokens:(i+1)*e.blockTokens], key)
 			if node, _ = h.store(parent, engine, own, nowhere, s.age); node == 0 {
 				s.drop(DropFull)
 				return

@@ -137,7 +137,7 @@ func BenchmarkMatch(b *testing.B) {
 			name := fmt.Sprintf("servers=%d/%s", servers, pattern)
 			f := newFleet(b, servers)
 			m := f.sources[0].model
-			chain := f.ix.seed.Chain(nil, f.ix.seed.Root("m", 16, ""), tokens, 16, 0)
+			chain := f.ix.seed.Load().Chain(nil, f.ix.seed.Load().Root("m", 16, ""), tokens, 16, 0)
 			whole := inBlocksOf16(chain)
 			plain := &goMap{}
 			for i, l := range lengths(pattern, servers, n) {
@@ -178,7 +178,7 @@ func BenchmarkMatchPrompt(b *testing.B) {
 	const n = 1000
 	f := newFleet(b, 64)
 	tokens := randomTokens(rand.New(rand.NewPCG(1, 1)), 16*n)
-	chain := f.ix.seed.Chain(nil, f.ix.seed.Root("m", 16, ""), tokens, 16, 0)
+	chain := f.ix.seed.Load().Chain(nil, f.ix.seed.Load().Root("m", 16, ""), tokens, 16, 0)
 	for i, l := range lengths("usual", 64, n) {
 		f.hold(i, chain[:l])
 	}

@@ -98,7 +98,7 @@ func sealed(body []byte) []byte {
 
 // unsealed is the body of a message of a version, which begins with that and the mark of the seed, and has a head of so
 // many bytes: it came as it was sent, and was made with the same secret.
-func (ix *Index) unsealed(message []byte, version byte, head int) (body []byte, err error) {
+func (s *Source) unsealed(message []byte, version byte, head int) (body []byte, err error) {
 	if len(message) < head+4 || message[0] != version {
 		return nil, ErrDelta
 	}
@@ -106,7 +106,7 @@ func (ix *Index) unsealed(message []byte, version byte, head int) (body []byte, 
 	switch {
 	case crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(sum):
 		return nil, fmt.Errorf("%w: damaged", ErrDelta)
-	case binary.LittleEndian.Uint64(body[1:]) != ix.seed.mark:
+	case binary.LittleEndian.Uint64(body[1:]) != s.seed.mark:
 		return nil, fmt.Errorf("%w: made with another secret", ErrDelta)
 	}
 	return body, nil
@@ -115,7 +115,7 @@ func (ix *Index) unsealed(message []byte, version byte, head int) (body []byte, 
 func (s *Source) encodeLocked(j *journal) []byte {
 	b := make([]byte, 0, deltaHead+len(j.ops)+4)
 	b = append(b, deltaVersion)
-	b = binary.LittleEndian.AppendUint64(b, s.index.seed.mark)
+	b = binary.LittleEndian.AppendUint64(b, s.seed.mark)
 	b = binary.LittleEndian.AppendUint64(b, s.epoch)
 	b = appendStamp(b, j.from)
 	b = appendStamp(b, s.seq.last)
@@ -153,7 +153,7 @@ func (s *Source) Apply(delta []byte) error {
 }
 
 func (s *Source) applyDeltaLocked(delta []byte) error {
-	body, err := s.index.unsealed(delta, deltaVersion, deltaHead)
+	body, err := s.unsealed(delta, deltaVersion, deltaHead)
 	if err != nil {
 		return err
 	}

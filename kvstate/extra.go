@@ -8,7 +8,7 @@ func (s *Source) root(e *event) Hash {
 	if adapter == "" && e.adapterID >= 0 {
 		adapter = "\x00" + string(msgp.AppendInt64(nil, e.adapterID)) // no prompt names it so
 	}
-	return e.form().root(s.index.seed, s.model.name, adapter, e.tokens)
+	return e.form().root(s.seed, s.model.name, adapter, e.tokens)
 }
 
 // extraKeys walks over the extra keys of an event's blocks.

@@ -12,7 +12,7 @@ import (
 // goroutine.
 type Index struct {
 	cfg  Config
-	seed *Seed
+	seed atomic.Pointer[Seed] // of sources that open from now on, and of matches
 
 	models atomic.Pointer[map[string]*model]
 
@@ -29,11 +29,19 @@ func New(cfg Config) (*Index, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	ix := &Index{cfg: cfg, seed: NewSeed(cfg.Secret), sources: map[SourceID]*Source{}}
+	ix := &Index{cfg: cfg, sources: map[SourceID]*Source{}}
+	ix.seed.Store(NewSeed(cfg.Secret))
 	ix.age.every = int64(max(1, cfg.MaxBlocks/generations))
 	ix.models.Store(&map[string]*model{})
 	return ix, nil
 }
+
+// ReplaceSecret makes another secret the key of the block hashes. Sources that are open keep theirs, so that no prompt
+// matches what they hold: they are to be closed and opened again.
+func (ix *Index) ReplaceSecret(secret string) { ix.seed.Store(NewSeed(secret)) }
+
+// SecretMark distinguishes the secrets that key the hashes without revealing them.
+func (ix *Index) SecretMark() uint64 { return ix.seed.Load().mark }
 
 // Match finds how much of a prompt each server of its model holds. It takes no lock.
 // Blocks that come or go meanwhile may be seen or not.
@@ -44,7 +52,7 @@ func (ix *Index) Match(p *Prompt, h *Hits) {
 		return
 	}
 	h.model = m
-	m.match(p, ix.seed, h)
+	m.match(p, ix.seed.Load(), h)
 	m.counts.recordMatch(h)
 }
 

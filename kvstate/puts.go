@@ -44,7 +44,7 @@ func (s *Source) TakePuts() []byte {
 	}
 	s.journal.puts.blocks = blocks[:0]
 	b := make([]byte, 0, putsHead+len(blocks)+4)
-	b = binary.LittleEndian.AppendUint64(append(b, putsVersion), s.index.seed.mark)
+	b = binary.LittleEndian.AppendUint64(append(b, putsVersion), s.seed.mark)
 	b = binary.LittleEndian.AppendUint64(b, uint64(time.Now().UnixMilli()))
 	return sealed(append(b, blocks...))
 }
@@ -52,7 +52,7 @@ func (s *Source) TakePuts() []byte {
 // ApplyPuts notes what the same source of another index heard of its store, and how long ago by
 // the clocks of both.
 func (s *Source) ApplyPuts(heard []byte) error {
-	body, err := s.index.unsealed(heard, putsVersion, putsHead)
+	body, err := s.unsealed(heard, putsVersion, putsHead)
 	if err != nil {
 		return err
 	}

@@ -146,7 +146,7 @@ func BenchmarkMatchBesideRedis(b *testing.B) {
 		want := lengths("usual", servers, n)
 		f, plain := newFleet(b, servers), &goMap{}
 		m := f.sources[0].model
-		hashes := f.ix.seed.Chain(nil, f.ix.seed.Root("m", 16, ""), tokens, 16, 0)
+		hashes := f.ix.seed.Load().Chain(nil, f.ix.seed.Load().Root("m", 16, ""), tokens, 16, 0)
 		for i, l := range want {
 			f.hold(i, hashes[:l])
 			for _, h := range hashes[:l] {

@@ -23,6 +23,7 @@ type Source struct {
 	index *Index
 	model *model
 	spec  Spec
+	seed  *Seed
 
 	mu      sync.Mutex // guards what follows
 	seq     sequence
@@ -42,7 +43,7 @@ type Source struct {
 }
 
 func newSource(ix *Index, m *model, spec Spec) *Source {
-	s := &Source{index: ix, model: m, spec: spec}
+	s := &Source{index: ix, model: m, spec: spec, seed: ix.seed.Load()}
 	s.seq.replays = spec.Replays
 	s.counts.EngineLag = math.NaN()
 	s.epoch = newEpoch(0)

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -38,10 +39,16 @@ type Asker struct {
 }
 
 // NewAsker returns what asks the admin ports of others, with proof of the token that they share, and
-// by TLS as conf says; nil where they speak plain text. Without a directory there are none.
-func NewAsker(self Peer, d *Directory, token func() string, conf *tls.Config) *Asker {
+// by TLS as conf says of one more connection; nil where they speak plain text. Without a directory there are none.
+func NewAsker(self Peer, d *Directory, token func() string, conf func() *tls.Config) *Asker {
+	transport := &http.Transport{DisableKeepAlives: true}
+	if conf != nil {
+		transport.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return (&tls.Dialer{Config: conf()}).DialContext(ctx, network, addr)
+		}
+	}
 	return &Asker{self: self, directory: d, token: token, client: &http.Client{
-		Transport:     &http.Transport{TLSClientConfig: conf, DisableKeepAlives: true},
+		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }

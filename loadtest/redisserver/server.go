@@ -28,10 +28,11 @@ import (
 // Server is a redis-server process of one test. Its port stays the same over
 // restarts, its data does not survive them.
 type Server struct {
-	t    testing.TB
-	port int
-	args []string
-	tls  *tls.Config // nil: it speaks plain TCP
+	t     testing.TB
+	port  int
+	args  []string
+	tls   *tls.Config // nil: it speaks plain TCP
+	files Files       // of its TLS
 
 	cmd    *exec.Cmd // nil: it was killed
 	exited chan struct{}

@@ -24,16 +24,24 @@ type Files struct{ CA, Cert, Key string }
 // certificate of its clients.
 func StartTLS(t *testing.T, args ...string) (*Server, Files) {
 	t.Helper()
-	files, config := certify(t)
-	s := &Server{t: t, tls: config}
+	dir := t.TempDir()
+	files := Files{filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")}
+	s := &Server{t: t, tls: certify(t, files), files: files}
 	s.args = append([]string{"--tls-auth-clients", "yes",
 		"--tls-ca-cert-file", files.CA, "--tls-cert-file", files.Cert, "--tls-key-file", files.Key}, args...)
 	s.start()
 	return s, files
 }
 
+// Recertify restarts it with a certificate of another authority, in the same files.
+func (s *Server) Recertify() {
+	s.t.Helper()
+	s.tls = certify(s.t, s.files)
+	s.Restart()
+}
+
 // certify makes an authority of its own and a certificate for 127.0.0.1.
-func certify(t *testing.T) (Files, *tls.Config) {
+func certify(t testing.TB, files Files) *tls.Config {
 	t.Helper()
 	must := func(err error) {
 		if err != nil {
@@ -58,8 +66,6 @@ func certify(t *testing.T) (Files, *tls.Config) {
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
 	must(err)
 
-	dir := t.TempDir()
-	files := Files{filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")}
 	write := func(file, kind string, der []byte) []byte {
 		text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 		must(os.WriteFile(file, text, 0o600))
@@ -69,5 +75,5 @@ func certify(t *testing.T) (Files, *tls.Config) {
 	roots.AppendCertsFromPEM(write(files.CA, "CERTIFICATE", authorityDER))
 	own, err := tls.X509KeyPair(write(files.Cert, "CERTIFICATE", serverDER), write(files.Key, "PRIVATE KEY", keyDER))
 	must(err)
-	return files, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{own}, ServerName: "127.0.0.1"}
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{own}, ServerName: "127.0.0.1"}
 }

@@ -9,11 +9,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
-	"os"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -26,14 +24,15 @@ type Config struct {
 	Cert     string // file; empty: plain text
 	Key      string // file
 	ClientCA string // file; empty: no certificate is asked for
-	// OnRead receives what each reading of the certificate came to, nil where it is in use; it must not block. nil: nobody asks.
-	OnRead func(error)
+	// OnRead receives what each reading of the certificate came to, nil where it is in use, and OnReadCA the same of the
+	// authority; they must not block. nil: nobody asks.
+	OnRead, OnReadCA func(error)
 }
 
 // Bind names the settings of a port that certain clients may use.
 func (c *Config) Bind(fs *pflag.FlagSet, port, whose string) {
 	c.BindOwn(fs, port)
-	fs.StringVar(&c.ClientCA, port+"-client-ca", c.ClientCA, "`file` with the authority of the certificate of "+whose)
+	fs.StringVar(&c.ClientCA, port+"-client-ca", c.ClientCA, "`file` with the authority of the certificate of "+whose+"; read again when it has changed")
 }
 
 // BindOwn names the settings of a port that asks no client for a certificate.
@@ -68,9 +67,17 @@ func (c *Config) Server(demand tls.ClientAuthType, log *slog.Logger) (*tls.Confi
 	if c.ClientCA == "" {
 		return conf, nil
 	}
-	conf.ClientAuth = demand
-	conf.ClientCAs, err = c.authority()
-	return conf, err
+	authority, err := c.authority(log)
+	if err != nil {
+		return nil, err
+	}
+	conf.ClientAuth, conf.ClientCAs = demand, authority.Current()
+	conf.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		now := conf.Clone() // with what the port has added to it
+		now.ClientCAs = authority.Current()
+		return now, nil
+	}
+	return conf, nil
 }
 
 // selfSigned is how long a certificate that is signed here holds.
@@ -106,22 +113,14 @@ func (c *Config) own() (*tls.Certificate, error) {
 }
 
 // authority reads whose certificates are accepted.
-func (c *Config) authority() (*x509.CertPool, error) {
-	text, err := os.ReadFile(c.ClientCA)
-	if err != nil {
-		return nil, fmt.Errorf("%s-client-ca: %w", c.Port, err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, errors.New(c.Port + "-client-ca: no certificate in it")
-	}
-	return pool, nil
+func (c *Config) authority(log *slog.Logger) (*Authorities, error) {
+	return ReadAuthorities(AuthorityFile{Setting: c.Port + "-client-ca", File: c.ClientCA, OnRead: c.OnReadCA}, log)
 }
 
-// Peer returns the client's side of TLS towards other replicas' ports, nil for plain text.
-// They show a certificate of the same authority with the same name as the own one, or
-// with their address where that names no host.
-func (c *Config) Peer() (*tls.Config, error) {
+// Peer returns the client's side of TLS towards other replicas' ports, as it is for one more connection; nil for plain
+// text. They show a certificate of the same authority with the same name as the own one, or with their address where
+// that names no host.
+func (c *Config) Peer(log *slog.Logger) (func() *tls.Config, error) {
 	if c.Cert == "" {
 		return nil, nil
 	}
@@ -129,13 +128,20 @@ func (c *Config) Peer() (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf := &tls.Config{
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.own() },
-		MinVersion:           tls.VersionTLS12,
+	authority, err := c.authority(log)
+	if err != nil {
+		return nil, err
 	}
+	name := ""
 	if names := own.Leaf.DNSNames; len(names) > 0 {
-		conf.ServerName = names[0]
+		name = names[0]
 	}
-	conf.RootCAs, err = c.authority()
-	return conf, err
+	return func() *tls.Config {
+		return &tls.Config{
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.own() },
+			ServerName:           name,
+			RootCAs:              authority.Current(),
+			MinVersion:           tls.VersionTLS12,
+		}
+	}, nil
 }

@@ -13,15 +13,17 @@ import (
 type certificateEnds struct {
 	at       *prometheus.GaugeVec
 	lifetime *prometheus.GaugeVec
-	files    map[string]string // of certificates that are read again when they change, by their setting
+	files    map[string]string // of certificates, by their setting
+	trusted  map[string]string // of authorities
 }
 
 func newCertificateEnds() *certificateEnds {
 	return &certificateEnds{
-		files: make(map[string]string),
+		files:   make(map[string]string),
+		trusted: make(map[string]string),
 		at: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "tandem_certificate_expiry_timestamp_seconds",
-			Help: "When a certificate ends, in Unix time, by the setting that names its file: of a chain the first that ends, of authorities (admin-client-ca, scaler-client-ca, decider-client-ca, engine-ca, redis-ca-file), which are read at the start, the last.",
+			Help: "When a certificate ends, in Unix time, by the setting that names its file: of a chain the first that ends, of authorities (admin-client-ca, scaler-client-ca, decider-client-ca, engine-ca, redis-ca-file) the last.",
 		}, []string{"file"}),
 		lifetime: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "tandem_certificate_lifetime_seconds",
@@ -33,17 +35,17 @@ func newCertificateEnds() *certificateEnds {
 // watch takes over which files a configuration names.
 func (e *certificateEnds) watch(cfg *config) {
 	for setting, port := range cfg.encryptedPorts() {
-		e.watchFile(setting+"-cert", port.Cert)
-		e.recordAuthorities(setting+"-client-ca", port.ClientCA)
+		nameFile(e.files, setting+"-cert", port.Cert)
+		nameFile(e.trusted, setting+"-client-ca", port.ClientCA)
 	}
-	e.watchFile("redis-cert-file", cfg.redis.certFile)
-	e.recordAuthorities("redis-ca-file", cfg.redis.caFile)
-	e.recordAuthorities("engine-ca", cfg.engines.ca)
+	nameFile(e.files, "redis-cert-file", cfg.redis.certFile)
+	nameFile(e.trusted, "redis-ca-file", cfg.redis.ca.File)
+	nameFile(e.trusted, "engine-ca", cfg.engines.ca.File)
 }
 
-func (e *certificateEnds) watchFile(setting, file string) {
+func nameFile(files map[string]string, setting, file string) {
 	if file != "" {
-		e.files[setting] = file
+		files[setting] = file
 	}
 }
 
@@ -52,18 +54,17 @@ func (e *certificateEnds) record(setting string, c *x509.Certificate) {
 	e.lifetime.WithLabelValues(setting).Set(c.NotAfter.Sub(c.NotBefore).Seconds())
 }
 
-// recordAuthorities reads when the last of a file's authorities ends: with a new one beside it an old one may.
-func (e *certificateEnds) recordAuthorities(setting, file string) {
-	if all := certificatesIn(file); len(all) > 0 {
-		e.record(setting, slices.MaxFunc(all, compareEnds))
-	}
-}
-
-// readAgain reads when the certificates end whose files may have changed. Of a file that is broken it stays.
+// readAgain reads when the certificates end whose files may have changed. Of a file that is broken it stays. Of
+// authorities the last counts: with a new one beside it an old one may end.
 func (e *certificateEnds) readAgain() {
 	for setting, file := range e.files {
 		if all := certificatesIn(file); len(all) > 0 {
 			e.record(setting, slices.MinFunc(all, compareEnds))
+		}
+	}
+	for setting, file := range e.trusted {
+		if all := certificatesIn(file); len(all) > 0 {
+			e.record(setting, slices.MaxFunc(all, compareEnds))
 		}
 	}
 }

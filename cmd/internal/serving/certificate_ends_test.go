@@ -40,15 +40,15 @@ func certificatesUntil(t *testing.T, file string, ends ...time.Time) {
 // lifetime is for how long a test's certificate is that ends then.
 func lifetime(end time.Time) time.Duration { return time.Duration(end.Unix()/3) * time.Second }
 
-// Metrics have the end and the lifetime of the first certificate of a chain, as the file has it now, and of the last of the authorities,
-// as they were at the start. A file that is broken changes nothing.
+// Metrics have the end and the lifetime of the first certificate of a chain, and of the last of the authorities,
+// as the files have them now. A file that is broken changes nothing.
 func TestCertificateEnds_AreInMetrics(t *testing.T) {
 	soon, late, later := time.Unix(2e9, 0), time.Unix(3e9, 0), time.Unix(4e9, 0)
 	own, authorities := filepath.Join(t.TempDir(), "tls.crt"), filepath.Join(t.TempDir(), "ca.crt")
 	certificatesUntil(t, own, late, soon)
 	certificatesUntil(t, authorities, soon, late)
 	cfg := testConfig()
-	cfg.ports.adminTLS.Cert, cfg.ports.adminTLS.ClientCA, cfg.engines.ca, cfg.redis.certFile = own, authorities, authorities, own
+	cfg.ports.adminTLS.Cert, cfg.ports.adminTLS.ClientCA, cfg.engines.ca.File, cfg.redis.certFile = own, authorities, authorities, own
 	r := NewFileReloads()
 	r.watchCertificates(&cfg)
 	registry := prometheus.NewPedanticRegistry()
@@ -70,9 +70,9 @@ func TestCertificateEnds_AreInMetrics(t *testing.T) {
 	check("at the start", map[string]time.Time{"admin-cert": soon, "admin-client-ca": late, "engine-ca": late, "redis-cert-file": soon})
 	certificatesUntil(t, own, later)
 	certificatesUntil(t, authorities, later)
-	check("renewed", map[string]time.Time{"admin-cert": later, "admin-client-ca": late, "engine-ca": late, "redis-cert-file": later})
+	check("renewed", map[string]time.Time{"admin-cert": later, "admin-client-ca": later, "engine-ca": later, "redis-cert-file": later})
 	if err := os.WriteFile(own, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	check("broken", map[string]time.Time{"admin-cert": later, "admin-client-ca": late, "engine-ca": late, "redis-cert-file": later})
+	check("broken", map[string]time.Time{"admin-cert": later, "admin-client-ca": later, "engine-ca": later, "redis-cert-file": later})
 }

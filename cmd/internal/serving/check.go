@@ -104,7 +104,7 @@ func checkFiles(cfg config, out io.Writer) (*access.Keys, error) {
 			return nil, err
 		}
 	}
-	if _, err := cfg.kv.secret(); err != nil {
+	if _, err := secretfile.ReadFilled("kv-secret-file", cfg.kv.secretFile); err != nil {
 		return nil, err
 	}
 	if _, err := secretfile.ReadFilled("trtllm-key-file", cfg.engines.trtllmKey); err != nil {

@@ -34,7 +34,7 @@ const checkedAtOnce = 128
 
 // askServers asks all servers, checkedAtOnce at a time. What engines contradict is logged to out.
 func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writer) ([]checkedServer, error) {
-	bare, err := cfg.engines.transport()
+	bare, err := cfg.engines.transport(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}

@@ -61,12 +61,26 @@ func (c *deciderConfig) credentials(log *slog.Logger) (server, client credential
 	if served == nil {
 		return insecure.NewCredentials(), insecure.NewCredentials(), nil
 	}
-	asked, err := c.tls.Peer()
+	asked, err := c.tls.Peer(log)
 	if err != nil {
 		return nil, nil, err
 	}
-	return credentials.NewTLS(served), credentials.NewTLS(asked), nil
+	return credentials.NewTLS(served), peerCredentials{credentials.NewTLS(asked()), asked}, nil
 }
+
+// peerCredentials are those of a client whose authorities may be replaced while it runs.
+type peerCredentials struct {
+	credentials.TransportCredentials // as they were at the start
+	config                           func() *tls.Config
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (p peerCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return credentials.NewTLS(p.config()).ClientHandshake(ctx, authority, conn)
+}
+
+// Clone implements credentials.TransportCredentials.
+func (p peerCredentials) Clone() credentials.TransportCredentials { return p }
 
 // decider is this replica's part in deciding together with others.
 type decider struct {

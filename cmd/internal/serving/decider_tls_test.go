@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"io"
 	"math/big"
 	"net"
 	"os"
@@ -162,9 +163,13 @@ func meetByTLS(t *testing.T, name string) {
 
 // shownBy is the serial number of the certificate that a replica shows to others.
 func (a *authority) shownBy(c *cluster, name string) int64 {
-	conf, err := a.port.Peer()
-	if err != nil || name != conf.ServerName {
-		a.t.Fatalf("%q, %v", conf.ServerName, err)
+	peer, err := a.port.Peer(newTestLog(io.Discard))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	conf := peer()
+	if name != conf.ServerName {
+		a.t.Fatalf("it asks for %q", conf.ServerName)
 	}
 	conf.NextProtos = []string{"h2"}
 	conn, err := tls.Dial("tcp", c.node.sharing.decider.listener.Addr().String(), conf)

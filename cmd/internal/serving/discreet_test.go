@@ -114,7 +114,7 @@ func TestDiscreet_WhatFollowsAnAnswerIsNotLogged(t *testing.T) {
 	log.SetOutput(libraryLog{newTestLog(&text)})
 	defer log.SetOutput(os.Stderr)
 	defer log.SetFlags(flags)
-	engines, err := (&enginesConfig{}).transport()
+	engines, err := (&enginesConfig{}).transport(newTestLog(io.Discard))
 	if err != nil {
 		t.Fatal(err)
 	}

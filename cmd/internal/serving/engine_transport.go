@@ -2,14 +2,11 @@ package serving
 
 import (
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"strings"
 
+	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
 )
 
@@ -17,23 +14,20 @@ import (
 // tokens. An authority of the operator's own is trusted beside the system's. Its errors, which end in
 // logs and traces, quote nothing of an answer: it may be anything, as of another service that has
 // the address now.
-func (c *enginesConfig) transport() (http.RoundTripper, error) {
+func (c *enginesConfig) transport(log *slog.Logger) (http.RoundTripper, error) {
 	transport := enginehttp.NewTransport(c.connect)
-	if c.ca == "" {
+	if c.ca.File == "" {
 		return transport, nil
 	}
-	text, err := os.ReadFile(c.ca)
+	file := c.ca
+	file.Setting, file.System = "engine-ca", true
+	trusted, err := porttls.ReadAuthorities(file, log)
 	if err != nil {
-		return nil, fmt.Errorf("engine-ca: %w", err)
+		return nil, err
 	}
-	trusted, err := x509.SystemCertPool()
-	if err != nil {
-		trusted = x509.NewCertPool() // a system without authorities
+	transport.TLSClientConfig = func() *tls.Config {
+		return &tls.Config{RootCAs: trusted.Current(), MinVersion: tls.VersionTLS12}
 	}
-	if !trusted.AppendCertsFromPEM(text) {
-		return nil, errors.New("engine-ca: no certificate in it")
-	}
-	transport.TLSClientConfig = &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}
 	return transport, nil
 }
 

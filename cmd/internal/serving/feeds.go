@@ -52,6 +52,7 @@ type feedSpec struct {
 	feed  zmqsub.Feed
 	store string // "": none is known of
 	key   uint64 // compatibility key: what a server of other weights reported does not hold for this one
+	mark  uint64 // of the secret that keys the hashes of what it holds
 }
 
 // run follows the fleet until the context ends.
@@ -75,7 +76,7 @@ func (f *feeds) run(ctx context.Context) {
 
 // follow closes feeds that are not wanted any more and opens those that are missing.
 func (f *feeds) follow(ctx context.Context) {
-	wanted := make(map[kvstate.SourceID]feedSpec)
+	wanted, mark := make(map[kvstate.SourceID]feedSpec), f.index.SecretMark()
 	for _, s := range f.fleet.Servers() {
 		model := baseModel(s.Health())
 		at := s.Published()
@@ -84,7 +85,7 @@ func (f *feeds) follow(ctx context.Context) {
 		}
 		for rank, feed := range feedsOf(at) {
 			id := kvstate.SourceID{Server: s.ID(), Rank: rank}
-			wanted[id] = feedSpec{id, model, feed, storeOf(s), s.CompatibilityKey()}
+			wanted[id] = feedSpec{id, model, feed, storeOf(s), s.CompatibilityKey(), mark}
 		}
 	}
 	alike := boundAlike(wanted)

@@ -1,8 +1,6 @@
 package serving
 
 import (
-	"sync"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
@@ -14,9 +12,6 @@ type FileReloads struct {
 	succeededAt  *prometheus.GaugeVec
 	needRestart  prometheus.Gauge
 	certificates *certificateEnds
-
-	mu      sync.Mutex     // guards the rest
-	waiting map[string]int // settings that take effect at the next start, by the file that says so
 }
 
 // NewFileReloads returns that of no file.
@@ -25,15 +20,14 @@ func NewFileReloads() *FileReloads {
 		certificates: newCertificateEnds(),
 		successful: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "tandem_file_reload_successful",
-			Help: "1 if the file could be used when it was last read, 0 if it is broken and what was read before stays, by file: configuration, keys, and the settings that name secrets (engine-key-file, trtllm-key-file, admin-token-file, redis-password-file, redis-sentinel-password-file) and certificates (tls-cert, admin-cert, picker-cert, scaler-cert, decider-cert).",
+			Help: "1 if the file could be used when it was last read, 0 if it is broken and what was read before stays, by file: configuration, keys, and the settings that name secrets (engine-key-file, trtllm-key-file, admin-token-file, redis-password-file, redis-sentinel-password-file, kv-secret-file), certificates (tls-cert, admin-cert, picker-cert, scaler-cert, decider-cert) and authorities (admin-client-ca, scaler-client-ca, decider-client-ca, engine-ca, redis-ca-file).",
 		}, []string{"file"}),
 		succeededAt: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "tandem_file_reload_success_timestamp_seconds", Help: "When the file was last read and could be used, in Unix time, by file as tandem_file_reload_successful.",
 		}, []string{"file"}),
-		waiting: make(map[string]int),
 		needRestart: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "tandem_settings_need_restart",
-			Help: "Settings that differ from those in use and take effect at the next start: of the configuration file as it could last be used, and kv-secret-file. The log names them.",
+			Help: "Settings that differ from those in use and take effect at the next start: of the configuration file as it could last be used. The log names them.",
 		}),
 	}
 }
@@ -66,23 +60,13 @@ func (r *FileReloads) record(file string, err error) {
 	r.succeededAt.WithLabelValues(file).SetToCurrentTime()
 }
 
-// waitForRestart takes how many settings of a file take effect at the next start.
-func (r *FileReloads) waitForRestart(file string, settings int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.waiting[file] = settings
-	all := 0
-	for _, n := range r.waiting {
-		all += n
-	}
-	r.needRestart.Set(float64(all))
-}
-
-// watchCertificates records what becomes of the certificates of all ports.
+// watchCertificates records what becomes of the certificates of all ports, and of the authorities.
 func (r *FileReloads) watchCertificates(cfg *config) {
+	record := func(file string) func(error) { return func(err error) { r.record(file, err) } }
 	for port, files := range cfg.encryptedPorts() {
-		files.OnRead = func(err error) { r.record(port+"-cert", err) }
+		files.OnRead, files.OnReadCA = record(port+"-cert"), record(port+"-client-ca")
 	}
+	cfg.engines.ca.OnRead, cfg.redis.ca.OnRead = record("engine-ca"), record("redis-ca-file")
 	r.certificates.watch(cfg)
 }
 

@@ -2,13 +2,12 @@ package serving
 
 import (
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
-	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"os"
 
+	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
 	"github.com/tandem-gateway/tandem/cmd/internal/version"
 	"github.com/tandem-gateway/tandem/gateway/peers"
 )
@@ -18,7 +17,7 @@ import (
 func (n *Node) meetPeers(token func() string) error {
 	cfg := &n.cfg
 	self := peers.Peer{ID: n.instance, Admin: cfg.adminURL(n.ports.operator.Addr()), Version: version.String()}
-	conf, err := cfg.ports.askTLS()
+	conf, err := cfg.ports.askTLS(n.log)
 	if err != nil {
 		return err
 	}
@@ -59,20 +58,13 @@ func (c *RedisConfig) ownHost() string {
 // askTLS is the client's side of TLS towards the admin ports of others: they show a certificate of
 // the authority that clients are checked by, or where there is none one of the system's, or the same
 // as this port's.
-func (c *portsConfig) askTLS() (*tls.Config, error) {
+func (c *portsConfig) askTLS(log *slog.Logger) (func() *tls.Config, error) {
 	if c.adminTLS.Cert == "" || c.adminTLS.ClientCA != "" {
-		return c.adminTLS.Peer()
+		return c.adminTLS.Peer(log)
 	}
-	text, err := os.ReadFile(c.adminTLS.Cert)
+	trusted, err := porttls.ReadAuthorities(porttls.AuthorityFile{Setting: "admin-cert", File: c.adminTLS.Cert, System: true}, log)
 	if err != nil {
-		return nil, fmt.Errorf("admin-cert: %w", err)
+		return nil, err
 	}
-	roots, err := x509.SystemCertPool()
-	if err != nil {
-		roots = x509.NewCertPool() // there are none
-	}
-	if !roots.AppendCertsFromPEM(text) {
-		return nil, errors.New("admin-cert: no certificate in it")
-	}
-	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil
+	return func() *tls.Config { return &tls.Config{RootCAs: trusted.Current(), MinVersion: tls.VersionTLS12} }, nil
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
-	"github.com/tandem-gateway/tandem/cmd/internal/secretfile"
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/kvstate/tokens"
 	"github.com/tandem-gateway/tandem/pd"
@@ -60,7 +59,7 @@ func (c *localityConfig) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.index.GuessLife, "kv-guess-life", c.index.GuessLife, "time that such a guess is believed after the predicted end of the computation")
 	fs.DurationVar(&c.snapshots, "kv-snapshot", c.snapshots,
 		"time between two snapshots of what is known, kept in Redis for replicas that start")
-	fs.StringVar(&c.secretFile, "kv-secret-file", c.secretFile, "`file` with a secret that keys the block hashes; the same for all replicas, which else do not tell each other what servers hold; a new one takes effect at a restart")
+	fs.StringVar(&c.secretFile, "kv-secret-file", c.secretFile, "`file` with a secret that keys the block hashes; the same for all replicas, which else do not tell each other what servers hold; read again when it changes: what servers hold is then learned anew from their KV events")
 }
 
 func (c *localityConfig) validate() error {
@@ -181,33 +180,19 @@ func (c *localityConfig) withEvents(s pools.Spec) pools.Spec {
 	return s
 }
 
-func (c *localityConfig) secret() (string, error) {
-	return secretfile.Read("kv-secret-file", c.secretFile)
-}
-
-// compareKVSecret says whether the file holds another secret than that which keys the hashes. What the index holds cannot
-// be hashed anew without its tokens: a gateway has one secret from its start to its end.
-func (n *Node) compareKVSecret() error {
-	secret, err := n.cfg.kv.secret()
-	if err != nil {
+// replaceKVSecret has the hashes of blocks keyed by what the file of their secret holds now. What is known of engines is
+// learned anew, as at a start: it cannot be hashed anew without its tokens.
+func (n *Node) replaceKVSecret() error {
+	if err := n.secrets.kv.readAgain(); err != nil {
 		return err
 	}
-	var changed []string
-	if secret != n.cfg.kv.index.Secret {
-		changed = []string{"kv-secret-file"}
-	}
-	n.waitForRestart("kv-secret-file", changed)
+	n.locality.Index.ReplaceSecret(n.secrets.kv.current())
 	return nil
 }
 
 // locate makes what knows which server holds which KV.
 func (n *Node) locate(transport http.RoundTripper, reg prometheus.Registerer) error {
-	n.kvSecretLoaded = contentHash(n.cfg.kv.secretFile) // before it is read, so that no change is missed
-	secret, err := n.cfg.kv.secret()
-	if err != nil {
-		return err
-	}
-	n.cfg.kv.index.Secret = secret
+	n.cfg.kv.index.Secret = n.secrets.kv.current()
 	index, err := kvstate.New(n.cfg.kv.index)
 	if err != nil {
 		return err

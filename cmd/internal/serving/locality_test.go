@@ -397,23 +397,33 @@ func TestLocality_WhatOneReplicaLearnsTheOtherKnows(t *testing.T) {
 	})
 }
 
-// A secret of block hashes that is replaced in its file is another one than that which gateways that start from now on
-// have, and they do not tell each other what servers hold: it waits for a restart, which an operator must hear of.
-func TestKVSecret_ThatIsReplacedWaitsForARestart(t *testing.T) {
+// A secret of block hashes that is replaced in its file, as Kubernetes replaces a secret, keys them from then on: what
+// engines hold is learned anew from their events, and found. A file that is empty changes nothing.
+func TestKVSecret_ThatIsReplacedKeysTheHashes(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "secret")
 	write(t, file, "canary-old\n")
 	var log testlog.Buffer
-	c := newCluster(t, shape{prefill: 1, decode: 1, log: &log, config: func(cfg *config) { cfg.kv.secretFile = file }})
-	wait := func() float64 { return c.metric("tandem_settings_need_restart") }
-	if n := wait(); n != 0 {
-		t.Errorf("%v settings wait for a restart at first", n)
+	engines := func(role string) []*engine.Engine { return []*engine.Engine{startTestEngine(t, role, publishing)} }
+	c := newLoggedClusterOf(t, &log, engines(engine.RolePrefill), engines(engine.RoleDecode), "engine", func(cfg *config) { cfg.kv.secretFile = file })
+	home := strings.TrimPrefix(c.prefill[0].URL(), "http://")
+	_, history := c.turn([]map[string]string{{"role": "user", "content": longPrompt}})
+	c.settle(home)
+	held, mark := c.known(home), c.node.locality.Index.SecretMark()
+	write(t, file, "\n")
+	eventually(t, "an empty file is broken", func() bool { return c.metric("tandem_file_reload_successful", `file="kv-secret-file"`) == 0 })
+	if c.node.locality.Index.SecretMark() != mark {
+		t.Error("it is in use")
 	}
 	write(t, file, "canary-new\n")
-	eventually(t, "it waits for a restart", func() bool { return wait() == 1 && strings.Contains(log.String(), "kv-secret-file") })
-	write(t, file, "canary-old\n")
-	eventually(t, "the old one is in use", func() bool { return wait() == 0 })
-	if strings.Contains(log.String(), "canary") {
-		t.Error("the log tells of a secret")
+	eventually(t, "the new one is in use", func() bool { return c.node.locality.Index.SecretMark() != mark })
+	eventually(t, "what is held is known again", func() bool { return held > 0 && c.known(home) == held })
+	eventually(t, "and is found", func() bool {
+		got, _ := c.turn(append(history, map[string]string{"role": "user", "content": fmt.Sprintf("Go on, %d", time.Now().UnixNano())}))
+		d := c.get("/debug/decisions/" + got.header.Get("X-Request-Id")).body
+		return strings.Contains(d, "prefill_cached")
+	})
+	if got := c.metric("tandem_file_reload_successful", `file="kv-secret-file"`); got != 1 || !strings.Contains(log.String(), "secret reloaded") || strings.Contains(log.String(), "canary") {
+		t.Errorf("metrics say %v of the new secret, want 1; the log says that it is reloaded, and not what it is:\n%s", got, log.String())
 	}
 }

@@ -64,8 +64,6 @@ type Node struct {
 	tracing      *sdktrace.TracerProvider
 	reloads      *FileReloads
 	secrets      secrets
-
-	kvSecretLoaded []byte // hash of kv-secret-file as it was at the start
 }
 
 // New wires a gateway with settings, by the names of their flags, and servers, and binds its
@@ -82,6 +80,7 @@ func New(ctx context.Context, settings map[string]string, servers []discovery.En
 func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err error) {
 	n = &Node{log: log, instance: cfg.redis.replicaName(), reloads: NewFileReloads()}
 	n.reloads.watchCertificates(&cfg)
+	cfg.redis.log = log
 	n.cfg = cfg
 	defer func() {
 		if err != nil {
@@ -94,7 +93,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err er
 	if err = n.ports.listen(&cfg.ports, log); err != nil {
 		return n, err
 	}
-	transport, err := cfg.engines.transport()
+	transport, err := cfg.engines.transport(log)
 	if err != nil {
 		return n, err
 	}

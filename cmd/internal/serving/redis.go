@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
 	"github.com/tandem-gateway/tandem/cmd/internal/secretfile"
 )
 
@@ -37,9 +38,11 @@ type RedisConfig struct {
 	sentinelPasswordFile string
 
 	tls      bool
-	caFile   string // empty: the system's authorities
-	certFile string // with keyFile; empty: no certificate is shown
+	ca       porttls.AuthorityFile // without a file: the system's
+	certFile string                // with keyFile; empty: no certificate is shown
 	keyFile  string
+
+	log *slog.Logger // of authorities that are read again; nil: none
 }
 
 // DefaultRedis is none.
@@ -56,9 +59,9 @@ func (c *RedisConfig) Bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.sentinelUser, "redis-sentinel-user", c.sentinelUser, "ACL `user` of the Sentinels")
 	fs.StringVar(&c.sentinelPasswordFile, "redis-sentinel-password-file", c.sentinelPasswordFile, "`file` that holds the Sentinels' password; read again for each connection")
 	fs.BoolVar(&c.tls, "redis-tls", c.tls, "connect by TLS, as rediss:// addresses do")
-	fs.StringVar(&c.caFile, "redis-ca-file", c.caFile,
-		"PEM `file` of the authorities that Redis' certificate is checked by; empty: the system's")
-	fs.StringVar(&c.certFile, "redis-cert-file", c.certFile, "PEM `file` of the certificate that is shown to Redis")
+	fs.StringVar(&c.ca.File, "redis-ca-file", c.ca.File,
+		"PEM `file` of the authorities that Redis' certificate is checked by, read again when it has changed; empty: the system's")
+	fs.StringVar(&c.certFile, "redis-cert-file", c.certFile, "PEM `file` of the certificate that is shown to Redis; read again for each connection")
 	fs.StringVar(&c.keyFile, "redis-key-file", c.keyFile, "PEM `file` of its key")
 	fs.IntVar(&c.database, "redis-database", c.database, "database `number`; not for a cluster")
 	fs.StringVar(&c.Prefix, "redis-prefix", c.Prefix, "`text` that all keys begin with; one for each fleet that shares a Redis")
@@ -90,7 +93,7 @@ func (c *RedisConfig) validate() error {
 	if err != nil {
 		return err
 	}
-	if !encrypted && c.caFile+c.certFile+c.keyFile != "" {
+	if !encrypted && c.ca.File+c.certFile+c.keyFile != "" {
 		return errors.New("redis-ca-file, redis-cert-file and redis-key-file are of TLS: say redis-tls or rediss://")
 	}
 	if (c.certFile == "") != (c.keyFile == "") {
@@ -175,8 +178,13 @@ func (c *RedisConfig) Client() (redis.UniversalClient, error) {
 		return c.user, password, err
 	}
 	if encrypted {
-		if o.TLSConfig, err = c.tlsConfig(); err != nil {
+		config, err := c.tlsConfig()
+		if err != nil {
 			return nil, err
+		}
+		o.TLSConfig = config() // says that TLS is spoken
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: o.DialTimeout}, Config: config()}).DialContext(ctx, network, addr)
 		}
 	}
 	if c.clustered() {
@@ -274,22 +282,26 @@ func (unknownMaster) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	return next
 }
 
-// tlsConfig reads the files of TLS. The certificate that is shown is read anew for each
-// connection, so that it may be renewed.
-func (c *RedisConfig) tlsConfig() (*tls.Config, error) {
-	t := &tls.Config{MinVersion: tls.VersionTLS12}
-	if c.caFile != "" {
-		pem, err := os.ReadFile(c.caFile)
+// tlsConfig reads the files of TLS, and returns what holds for one more connection: the certificate that is shown and
+// the authorities may be renewed.
+func (c *RedisConfig) tlsConfig() (func() *tls.Config, error) {
+	authorities := func() *x509.CertPool { return nil } // the system's
+	if c.ca.File != "" {
+		log := c.log
+		if log == nil {
+			log = slog.New(slog.DiscardHandler)
+		}
+		file := c.ca
+		file.Setting = "redis-ca-file"
+		trusted, err := porttls.ReadAuthorities(file, log)
 		if err != nil {
-			return nil, fmt.Errorf("redis-ca-file: %w", err)
+			return nil, err
 		}
-		t.RootCAs = x509.NewCertPool()
-		if !t.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("redis-ca-file %s: no certificate in it", c.caFile)
-		}
+		authorities = trusted.Current
 	}
+	config := func() *tls.Config { return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: authorities()} }
 	if c.certFile == "" {
-		return t, nil
+		return config, nil
 	}
 	load := func() (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
@@ -298,9 +310,12 @@ func (c *RedisConfig) tlsConfig() (*tls.Config, error) {
 		}
 		return &pair, nil
 	}
-	t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
 	_, err := load()
-	return t, err
+	return func() *tls.Config {
+		t := config()
+		t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+		return t
+	}, err
 }
 
 // RouteRedisLog sends what go-redis writes to stderr into a log, for all clients of the process.

@@ -16,6 +16,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/tidwall/gjson"
 
+	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/process"
 	"github.com/tandem-gateway/tandem/loadtest/redisserver"
@@ -247,7 +248,7 @@ func TestRedis_ReplicasShareAllByTLSWithCertificates(t *testing.T) {
 	server, files := redisserver.StartTLS(t)
 	sharesAll(t, func(c *RedisConfig) {
 		c.addrs = []string{"rediss://" + server.Addr()}
-		c.caFile, c.certFile, c.keyFile = files.CA, files.Cert, files.Key
+		c.ca.File, c.certFile, c.keyFile = files.CA, files.Cert, files.Key
 	})
 }
 
@@ -266,6 +267,37 @@ func TestRedis_AServerOfAnUnknownAuthorityIsNotTrusted(t *testing.T) {
 		}
 		return strings.Contains(err.Error(), "unknown authority")
 	})
+}
+
+// Authorities that are replaced in their file, as when those of a cluster's certificates are, are those of the next
+// connection. While the file is broken the old ones stay.
+func TestRedis_AuthoritiesAreReadAgain(t *testing.T) {
+	t.Parallel()
+	server, files := redisserver.StartTLS(t)
+	trusted, err := os.ReadFile(files.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	write(t, ca, string(trusted))
+	var log testlog.Buffer
+	cfg := RedisConfig{addrs: []string{server.Addr()}, tls: true, ca: porttls.AuthorityFile{File: ca}, certFile: files.Cert, keyFile: files.Key, log: newTestLog(&log)}
+	client, err := cfg.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	ping := func() error { return client.Ping(t.Context()).Err() }
+	eventually(t, "it is trusted", func() bool { return ping() == nil })
+	server.Recertify()
+	eventually(t, "another authority's certificate is refused", func() bool { err := ping(); return err != nil && strings.Contains(err.Error(), "unknown authority") })
+	write(t, ca, "half")
+	eventually(t, "a broken file is said", func() bool { _ = ping(); return strings.Contains(log.String(), "a file of authorities is broken") })
+	if trusted, err = os.ReadFile(files.CA); err != nil {
+		t.Fatal(err)
+	}
+	write(t, ca, string(trusted))
+	eventually(t, "the new authority is trusted", func() bool { return ping() == nil })
 }
 
 // A password that is replaced in its file, as Kubernetes replaces a secret, is that of the next connection: to a server,

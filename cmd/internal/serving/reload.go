@@ -49,7 +49,7 @@ func (n *Node) reload(next config) error {
 	}
 	n.discovery.dns.SetNames(next.names())
 	names := restartNeeded(n.cfg, next)
-	n.waitForRestart("configuration", names)
+	n.waitForRestart(names)
 	listed := next.listed()
 	n.log.Info("configuration reloaded", append([]any{"servers", len(next.specs())}, changesOf(n.discovery.listed, listed).fields()...)...)
 	for _, role := range []pools.Role{pools.Prefill, pools.Decode} {
@@ -76,9 +76,9 @@ func (n *Node) reloadKeys() error {
 	return nil
 }
 
-// waitForRestart says which settings of a file take effect at the next start.
-func (n *Node) waitForRestart(file string, settings []string) {
-	n.reloads.waitForRestart(file, len(settings))
+// waitForRestart says which settings of the configuration take effect at the next start.
+func (n *Node) waitForRestart(settings []string) {
+	n.reloads.needRestart.Set(float64(len(settings)))
 	if len(settings) > 0 {
 		n.log.Warn("settings changed that need a restart", "settings", settings)
 	}

@@ -35,7 +35,7 @@ func (s *reloadableSecret) readAgain() error {
 
 // secrets are those that are taken over while the gateway runs.
 type secrets struct {
-	engineKey, handoffKey, adminToken *reloadableSecret
+	engineKey, handoffKey, adminToken, kv *reloadableSecret
 }
 
 func (c *config) secrets() (s secrets, err error) {
@@ -45,12 +45,15 @@ func (c *config) secrets() (s secrets, err error) {
 	if s.handoffKey, err = readSecret("trtllm-key-file", c.engines.trtllmKey); err != nil {
 		return s, err
 	}
-	s.adminToken, err = readSecret("admin-token-file", c.access.adminTokenFile)
+	if s.adminToken, err = readSecret("admin-token-file", c.access.adminTokenFile); err != nil {
+		return s, err
+	}
+	s.kv, err = readSecret("kv-secret-file", c.kv.secretFile)
 	return s, err
 }
 
 // followSecrets takes over what changes in files of secrets until the context ends. Those of Redis are read for each
-// connection: of them it says that there is another one. A new secret of block hashes waits for a restart.
+// connection: of them it says that there is another one.
 func (n *Node) followSecrets(ctx context.Context) {
 	var stops []func()
 	follow := func(setting, file string, loaded []byte, readAgain func() error) {
@@ -74,9 +77,7 @@ func (n *Node) followSecrets(ctx context.Context) {
 			return err
 		})
 	}
-	if file := n.cfg.kv.secretFile; file != "" {
-		stops = append(stops, n.follow(ctx, "kv-secret-file", file, n.kvSecretLoaded, n.compareKVSecret))
-	}
+	follow(n.secrets.kv.setting, n.secrets.kv.file, n.secrets.kv.loaded, n.replaceKVSecret)
 	<-ctx.Done()
 	for _, stop := range stops {
 		stop()

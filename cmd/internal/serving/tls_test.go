@@ -6,18 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	stdlog "log"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/tandem-gateway/tandem/cmd/internal/porttls"
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 )
 
 // encrypted lets clients of a cluster speak TLS, with a certificate that they trust.
@@ -225,7 +229,7 @@ func TestTLS_EnginesOfAnOwnAuthority(t *testing.T) {
 	prefill, decode := startTestEngine(t, engine.RolePrefill, publishing), startTestEngine(t, engine.RoleDecode, publishing)
 	cfg := testConfig()
 	cfg.kv.modes = []string{"engine"}
-	cfg.engines.ca = cert
+	cfg.engines.ca.File = cert
 	cfg.servers[0].add(serverEntry{URL: encrypt(prefill), Connector: "nixl"})
 	cfg.servers[1].add(serverEntry{URL: encrypt(decode), Connector: "nixl"})
 	for i, e := range []*engine.Engine{prefill, decode} { // what a server holds is known only of those that publish
@@ -250,15 +254,67 @@ func TestTLS_EnginesOfAnOwnAuthority(t *testing.T) {
 	other, _ := selfSigned(t) // of the same name
 	for what, authority := range map[string]string{"without the authority": "", "with another": other} {
 		var out strings.Builder
-		cfg.engines.ca = authority
+		cfg.engines.ca.File = authority
 		if err := check(t.Context(), cfg, &out); err == nil || !strings.Contains(out.String(), "certificate signed by unknown authority") {
 			t.Errorf("%s: %v\n%s", what, err, out.String())
 		}
 	}
 	var out strings.Builder
-	cfg.engines.ca = cert
+	cfg.engines.ca.File = cert
 	if err := check(t.Context(), cfg, &out); err != nil {
 		t.Errorf("with it: %v\n%s", err, out.String())
+	}
+}
+
+// An authority of engines that is replaced in its file is that of the next connection, and metrics say so. While the file
+// is broken the old one stays.
+func TestTLS_TheAuthorityOfEnginesIsReadAgain(t *testing.T) {
+	t.Parallel()
+	var shown atomic.Pointer[tls.Certificate]
+	renew := func() (authority string) {
+		cert, key := selfSigned(t)
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown.Store(&pair)
+		text, err := os.ReadFile(cert)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	write(t, ca, renew())
+	e := startTestEngine(t, engine.RoleBoth, nil)
+	to, err := url.Parse(e.State().URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(httputil.NewSingleHostReverseProxy(to))
+	s.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		return &tls.Config{Certificates: []tls.Certificate{*shown.Load()}, MinVersion: tls.VersionTLS12}, nil
+	}}
+	s.Config.SetKeepAlivesEnabled(false) // each request shows what is trusted
+	s.Config.ErrorLog = stdlog.New(io.Discard, "", 0)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	var log testlog.Buffer
+	c := newCluster(t, shape{log: &log, config: func(cfg *config) {
+		cfg.engines.ca.File = ca
+		cfg.servers[2].add(serverEntry{URL: s.URL})
+	}})
+	up := func(n float64) func() bool { return func() bool { return c.metric("tandem_server_up") == n } }
+	read := func() float64 { return c.metric("tandem_file_reload_successful", `file="engine-ca"`) }
+	eventually(t, "the engine is up", up(1))
+	next := renew()
+	eventually(t, "an engine of another authority is down", up(0))
+	write(t, ca, "half")
+	eventually(t, "a broken file is counted and said", func() bool { return read() == 0 && strings.Contains(log.String(), "a file of authorities is broken") })
+	write(t, ca, next)
+	eventually(t, "the new authority is trusted", up(1))
+	if got := c.post(chatPath, chatBody("")); got.status != 200 || read() != 1 {
+		t.Errorf("%d %s, read: %v", got.status, got.body, read())
 	}
 }
 
@@ -267,8 +323,8 @@ func TestTLS_BrokenSettingsAreRefusedAtStart(t *testing.T) {
 	for want, change := range map[string]func(*config){
 		"tls-cert and tls-key come together": func(cfg *config) { cfg.ports.clientTLS = porttls.Config{Port: "tls", Cert: cert} },
 		"tls-cert: ":                         func(cfg *config) { cfg.ports.clientTLS = porttls.Config{Port: "tls", Cert: cert, Key: cert} },
-		"engine-ca: no certificate in it":    func(cfg *config) { cfg.engines.ca = key },
-		"engine-ca: open ":                   func(cfg *config) { cfg.engines.ca = cert + ".none" },
+		"engine-ca: no certificate in it":    func(cfg *config) { cfg.engines.ca.File = key },
+		"engine-ca: open ":                   func(cfg *config) { cfg.engines.ca.File = cert + ".none" },
 	} {
 		cfg := testConfig()
 		cfg.servers[1].add(serverEntry{URL: "http://127.0.0.1:1"})

@@ -71,7 +71,7 @@ func (t *Transport) connection(ctx context.Context, to key, r *http.Request, tra
 	dialed = socket.Of(dialed)
 	c := &conn{Conn: dialed, socket: dialed, to: to}
 	if to.tls {
-		if err := c.handshake(ctx, t.TLSClientConfig, r.URL.Hostname(), trace); err != nil {
+		if err := c.handshake(ctx, t.tlsConfig(), r.URL.Hostname(), trace); err != nil {
 			_ = dialed.Close()
 			return nil, err
 		}
@@ -102,11 +102,17 @@ func got(trace *httptrace.ClientTrace, c *conn, idle time.Duration) {
 	}
 }
 
-func (c *conn) handshake(ctx context.Context, cfg *tls.Config, host string, trace *httptrace.ClientTrace) (err error) {
-	cfg = cfg.Clone()
-	if cfg == nil {
-		cfg = &tls.Config{MinVersion: tls.VersionTLS12}
+// tlsConfig is that of one connection, which may change it.
+func (t *Transport) tlsConfig() *tls.Config {
+	if t.TLSClientConfig != nil {
+		if cfg := t.TLSClientConfig(); cfg != nil {
+			return cfg.Clone()
+		}
 	}
+	return &tls.Config{MinVersion: tls.VersionTLS12}
+}
+
+func (c *conn) handshake(ctx context.Context, cfg *tls.Config, host string, trace *httptrace.ClientTrace) (err error) {
 	if cfg.ServerName == "" {
 		cfg.ServerName = host
 	}

@@ -45,7 +45,7 @@ func TestTLS_KeepsItsConnection(t *testing.T) {
 			w.(http.Flusher).Flush() // in chunks
 		}
 	}))
-	transport := &Transport{TLSClientConfig: trust}
+	transport := &Transport{TLSClientConfig: func() *tls.Config { return trust }}
 	closeIdle(t, transport)
 	first := ""
 	for _, body := range []string{"hello", strings.Repeat("a", 1<<20), "hello", strings.Repeat("b", 6000), "again"} {
@@ -74,7 +74,7 @@ func TestTLS_AForeignServerGetsNothing(t *testing.T) {
 	other := trust.Clone()
 	other.ServerName = "other.example"
 	for name, cfg := range map[string]*tls.Config{"no authority": nil, "another name": other} {
-		_, err := ask(t, &Transport{TLSClientConfig: cfg}, http.MethodPost, server.URL, "a secret", nil)
+		_, err := ask(t, &Transport{TLSClientConfig: func() *tls.Config { return cfg }}, http.MethodPost, server.URL, "a secret", nil)
 		var certificate *tls.CertificateVerificationError
 		if !errors.As(err, &certificate) {
 			t.Errorf("%s: %v", name, err)
@@ -84,7 +84,7 @@ func TestTLS_AForeignServerGetsNothing(t *testing.T) {
 		_, _ = in.ReadByte()
 		_, _ = io.WriteString(conn, plainAnswer)
 	})
-	if _, err := ask(t, &Transport{TLSClientConfig: trust}, http.MethodGet, strings.Replace(plain.url, "http", "https", 1), "", nil); err == nil {
+	if _, err := ask(t, &Transport{TLSClientConfig: func() *tls.Config { return trust }}, http.MethodGet, strings.Replace(plain.url, "http", "https", 1), "", nil); err == nil {
 		t.Error("a server without TLS was asked")
 	}
 }
@@ -149,7 +149,7 @@ func TestTLS_Conversations(t *testing.T) {
 					}
 				}
 			})
-			var transport http.RoundTripper = &Transport{TLSClientConfig: trust}
+			var transport http.RoundTripper = &Transport{TLSClientConfig: func() *tls.Config { return trust }}
 			if client != "own" {
 				transport = &http.Transport{TLSClientConfig: trust, DisableCompression: true}
 			}

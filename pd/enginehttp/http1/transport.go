@@ -19,8 +19,8 @@ import (
 type Transport struct {
 	// DialContext makes connections; nil: those of a net.Dialer.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
-	// TLSClientConfig is for https; nil: as crypto/tls has it.
-	TLSClientConfig *tls.Config
+	// TLSClientConfig is for https, as it is for one more connection; nil: as crypto/tls has it.
+	TLSClientConfig func() *tls.Config
 	// DisableKeepAlives has each request on a connection of its own.
 	DisableKeepAlives bool
 	// MaxIdle and MaxIdlePerHost bound the connections that are kept unused; 0: there is no bound.
