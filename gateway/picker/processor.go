@@ -31,6 +31,7 @@ type processor struct {
 	gateway *gateway.Server
 	log     *slog.Logger
 	modes   pd.LogLimiter // of filters that show no whole bodies: each of their requests fails
+	open    openStreams
 }
 
 // Process is the conversation about one request. Where it returns without an error Envoy goes on
@@ -38,6 +39,8 @@ type processor struct {
 func (p *processor) Process(stream extproc.ExternalProcessor_ProcessServer) (err error) {
 	growStack()
 	c := &conversation{processor: p, stream: stream}
+	p.open.add(&c.progress)
+	defer p.open.remove(&c.progress)
 	defer c.end()
 	defer func() {
 		if caught := recover(); caught != nil {
@@ -52,6 +55,7 @@ func (p *processor) Process(stream extproc.ExternalProcessor_ProcessServer) (err
 			return nil
 		}
 		if err == nil {
+			c.record()
 			err = c.handle(message)
 		}
 		if err != nil {
@@ -81,17 +85,24 @@ type conversation struct {
 	exchange *gateway.PickExchange // nil before the request's headers
 	subset   *pools.Subset         // nil: Envoy does not limit the request
 	buffered bool                  // Envoy keeps the request until it is answered as a whole
-	picked   bool
-	answers  filterv3.ProcessingMode_BodySendMode
-	early    chan received // what is received while a choice was made that took long; nil: nothing
-	over     bool          // Envoy got the last answer that it expects
-	shown    shownMessage  // the message that is handled, but for one of early
-	piece    newPiece      // of the answer, that was sent last
+	progress
+	answers filterv3.ProcessingMode_BodySendMode
+	early   chan received // what is received while a choice was made that took long; nil: nothing
+	over    bool          // Envoy got the last answer that it expects
+	shown   shownMessage  // the message that is handled, but for one of early
+	piece   newPiece      // of the answer, that was sent last
 }
 
 type received struct {
 	message *shownMessage
 	err     error
+}
+
+// record records that a message came. While the request is answered nobody asks when.
+func (c *conversation) record() {
+	if !c.picked.Load() {
+		c.heard.Store(time.Now().UnixNano())
+	}
 }
 
 // receive returns the next message.
@@ -198,6 +209,7 @@ func (c *conversation) pickAny(h headers) error {
 		c.over = true
 		return c.stream.Send(refuse(c.gateway.RefusePick(err, h)))
 	}
+	c.picked.Store(true)
 	head := &newHead{addresses: []string{server.Address()}, remove: steering}
 	c.replaceKey(head)
 	return c.stream.SendMsg(head.encode(newRequestHead, nil))
@@ -221,10 +233,10 @@ func (c *conversation) requestBody(piece *shownMessage) error {
 
 // pick chooses the servers, and sends the request to them; whole says that its body ends it.
 func (c *conversation) pick(whole bool) error {
-	if c.exchange == nil || c.picked {
+	if c.exchange == nil || c.picked.Load() {
 		return nil // it has its server
 	}
-	c.picked = true
+	c.picked.Store(true)
 	pick, err := c.choose()
 	if c.exchange.Cancelled() {
 		c.over = true // Envoy has gone

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/tandem-gateway/tandem/gateway"
 	"github.com/tandem-gateway/tandem/gateway/access"
@@ -200,6 +201,42 @@ func TestPicker_ShutdownWaitsForRequests(t *testing.T) {
 	}
 	<-down
 	f.nothingHeld()
+}
+
+// A request that stops coming has no answer to lose, nor has a client that watches the picker's health: a shutdown does
+// not take all of its time for them.
+func TestPicker_ShutdownWaitsForNothingThatStopsComing(t *testing.T) {
+	for what, open := range map[string]func(t *testing.T, f *pickerFixture){
+		"no message": func(_ *testing.T, f *pickerFixture) { f.open() },
+		"a part of a body": func(_ *testing.T, f *pickerFixture) {
+			p := f.open()
+			p.begin(chatPath)
+			p.bodyPiece([]byte(`{"model":`), false)
+		},
+		"a health check": func(t *testing.T, f *pickerFixture) {
+			watch, err := healthpb.NewHealthClient(f.conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+			if err == nil {
+				_, err = watch.Recv()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			f := newPicker(t, setup{decode: 1})
+			open(t, f)
+			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Second)
+			defer cancel()
+			began := time.Now()
+			f.picker.Shutdown(ctx)
+			if took := time.Since(began); took > 25*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			f.nothingHeld()
+		})
+	}
 }
 
 // What cannot wait any longer is cut off when the time of a shutdown is over.

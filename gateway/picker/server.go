@@ -44,13 +44,15 @@ func (c Config) Validate() error {
 type Server struct {
 	grpc     *grpc.Server
 	draining atomic.Bool
+	open     *openStreams
 }
 
 // New returns a server that is not listening yet. ready says whether requests are of use to it, as
 // health checks do; encrypted is nil for plain text.
 func New(cfg Config, g *gateway.Server, ready func() bool, encrypted *tls.Config, log *slog.Logger) *Server {
-	s := &Server{grpc: grpc.NewServer(serverOptions(g.MaxBody(), encrypted)...)}
-	extproc.RegisterExternalProcessorServer(s.grpc, &processor{cfg: cfg, gateway: g, log: log})
+	p := &processor{cfg: cfg, gateway: g, log: log}
+	s := &Server{grpc: grpc.NewServer(serverOptions(g.MaxBody(), encrypted)...), open: &p.open}
+	extproc.RegisterExternalProcessorServer(s.grpc, p)
 	grpc_health_v1.RegisterHealthServer(s.grpc, &healthChecks{ready: func() bool { return !s.draining.Load() && ready() }})
 	return s
 }
@@ -94,8 +96,13 @@ func (s *Server) Serve(ln net.Listener) error {
 // Drain makes health checks say that no more requests should come.
 func (s *Server) Drain() { s.draining.Store(true) }
 
+// maxSilence is how long nothing may come of requests that have begun while the picker drains: as long as packets that
+// were lost take to be sent again, a few times over.
+const maxSilence = 5 * time.Second
+
 // Shutdown takes no new request and waits for those under way, until the context ends. What is
-// left then is cut off: Envoy goes on with those that have their server.
+// left then is cut off: Envoy goes on with those that have their server. Requests that stop coming have no answer to
+// lose, nor have health checks: where nothing else is open they are not waited for.
 func (s *Server) Shutdown(ctx context.Context) {
 	s.Drain()
 	ended := make(chan struct{})
@@ -105,8 +112,36 @@ func (s *Server) Shutdown(ctx context.Context) {
 	}()
 	select {
 	case <-ended:
-	case <-ctx.Done():
-		s.grpc.Stop()
-		<-ended
+		return
+	case <-s.silent(ctx, ended):
 	}
+	s.grpc.Stop()
+	<-ended
+}
+
+// silent is closed when nothing has come of any request for so long while none is answered, or the context has ended.
+func (s *Server) silent(ctx context.Context, ended <-chan struct{}) <-chan struct{} {
+	silent := make(chan struct{})
+	last := time.Now()
+	go func() {
+		defer close(silent)
+		look := time.NewTicker(maxSilence / 20)
+		defer look.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ended:
+				return
+			case now := <-look.C:
+				if heard := s.open.last(now); heard.After(last) {
+					last = heard
+				}
+				if now.Sub(last) > maxSilence {
+					return
+				}
+			}
+		}
+	}()
+	return silent
 }
