@@ -98,7 +98,7 @@ func TestServer_NamesThePathThatWasMeant(t *testing.T) {
 	for path, meant := range map[string]string{
 		"/chat/completions": "/v1/chat/completions", "/v1/v1/messages": "/v1/messages", "/v1/completions/": "/v1/completions", "/models": "/v1/models",
 		"/v1//messages": "/v1/messages", "/v1///models//": "/v1/models",
-		"/v1/nothing": "", "/": "", "/v1/": "", "/generate/": "",
+		"/v1/nothing": "", "/nothing/": "", "/generate/": "",
 	} {
 		want := "There is nothing at this path."
 		if meant != "" {
@@ -123,6 +123,7 @@ func TestServer_SaysWhatIsServedInstead(t *testing.T) {
 		"/v1/fine_tuning/jobs": "not trained", "/v1/fine-tunes": "not trained", "/v1/complete": "POST /v1/messages",
 		"/openai/deployments/d/chat/completions": "base URL", "/api/chat": "Ollama", "/api/generate": "Ollama", "/api/tags": "Ollama",
 		"/generate": "native: true", "/flush_cache": "each engine", "/reset_prefix_cache": "each engine", "/metrics": "admin port", "/v1beta/models/m:generateContent": "Gemini",
+		"/": "/v1/chat/completions", "/v1/": "/v1/chat/completions", "/generate_stream": "POST /v1/completions", "/embed": "POST /v1/embeddings",
 		"/v1/filesystem": "", "/v1/file": "", "/v1/images2": "", "/api/other": "",
 	} {
 		got := g.ask("POST", path, "{}")

@@ -81,12 +81,17 @@ var notServed = []struct{ path, instead string }{
 	{"/flush_cache", insteadOfCaches},
 	{"/reset_prefix_cache", insteadOfCaches},
 	{"/metrics", "The gateway's metrics are at its admin port, and each engine has its own."},
+	{"/generate_stream", "Text Generation Inference's API is not served here: use POST /v1/completions or POST /v1/chat/completions."},
+	{"/embed", "Text Embeddings Inference's API is not served here: use POST /v1/embeddings."},
 	{"/v1beta/models", "Gemini's API is not served here. " + insteadOfOthers},
 }
 
 // insteadOf is what a client may use instead of an API that is not served here, "" where the path is none's.
 func insteadOf(path string) string {
 	rest := belowV1(path)
+	if rest == "" || rest == "/v1" { // clients of Hugging Face's servers ask at the URL that they are given
+		return insteadOfOthers
+	}
 	for _, a := range notServed {
 		if below, found := strings.CutPrefix(rest, a.path); found && (below == "" || below[0] == '/') {
 			return a.instead
