@@ -42,7 +42,8 @@ type Decider struct {
 
 	deciding   sync.Mutex             // held by who decides, and guards what follows
 	queues     map[string]*modelQueue // by base model
-	waitMargin predict.Margin         // of when prefills begin, for the requests that are let in to wait
+	waitMargin predict.Margin         // of when prefills begin, for the requests with a deadline that are let in to wait
+	longMargin predict.Margin         // the same of those that may wait for as long as any may
 	waits      bool                   // a request does
 	runs       bool                   // Run does
 }
@@ -52,9 +53,13 @@ type Decider struct {
 const (
 	// waitShare is the share of waiting requests that are to have it.
 	waitShare = 0.99
-	// leastWaitMargin is how many times as long as predicted a wait is reckoned with at least.
-	// What delays one delays all that wait, and to keep servers busy few have to.
+	// leastWaitMargin is how many times as long as predicted the wait of a request with a deadline is
+	// reckoned with at least. What delays one delays all that wait, and to keep servers busy few have to.
+	// One without a deadline is refused only where it would wait too long: its waits count as they are predicted.
 	leastWaitMargin = 1.5
+	// tellingShare is the least part of the longest wait that one without a deadline says something of: what
+	// is shorter is let in whatever the margin is, and scatters more.
+	tellingShare = 0.25
 )
 
 // NewDecider returns a decider over the servers that a chooser sees.
@@ -74,6 +79,7 @@ type waiter struct {
 	state   atomic.Int32
 	done    chan bindResult // written once, by the decider
 
+	margin        *predict.Margin // of its wait
 	entered       time.Time
 	predictedWait time.Duration // from then, as predicted, until its prefill begins
 	look          int64         // the last one at which it was priced
@@ -91,6 +97,14 @@ func (g bindResult) received() (*binding, error) {
 		g.b.prediction.enter()
 	}
 	return g.b, g.err
+}
+
+// observeWait notes how long a request has waited, and how long it was predicted to.
+func (d *Decider) observeWait(w *waiter, predicted, took time.Duration) {
+	if w.margin == &d.longMargin && max(predicted, took).Seconds() < tellingShare*d.maxWait.Seconds() {
+		return
+	}
+	w.margin.Observe(predicted, took, waitShare)
 }
 
 // isSettled reports whether the wait is over: the result is there, or about to be.

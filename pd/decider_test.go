@@ -456,7 +456,7 @@ func TestDecider_WhoGivesWayMakesPromisesLonger(t *testing.T) {
 	low := f.waits(d, prompt, testModel)
 	low.request.req.Class = 1
 	d.decide()
-	before := d.waitMargin.Bound(time.Second)
+	before := low.margin.Bound(time.Second)
 	high := f.waits(d, prompt, testModel)
 	high.request.prefix, high.request.req.PromptTokens = nil, 900_000 // a prefill of a minute at least, and there is KV room for it
 	d.decide()
@@ -468,8 +468,71 @@ func TestDecider_WhoGivesWayMakesPromisesLonger(t *testing.T) {
 	default:
 		t.Error("it does not give way")
 	}
-	if after := d.waitMargin.Bound(time.Second); after <= before {
+	if after := low.margin.Bound(time.Second); after <= before {
 		t.Errorf("a wait of a second was reckoned with as %v, and then as %v", before, after)
+	}
+}
+
+// A request with a deadline is promised its turn; one without is refused only where it would wait for too long.
+func TestDecider_RefusesForMaxWaitOnlyWhatWouldWaitLonger(t *testing.T) {
+	for name, c := range map[string]struct {
+		maxWait, deadline time.Duration
+		refused           error
+	}{
+		"longer than it may":          {maxWait: 14 * time.Second, refused: queue.ErrTimeout},
+		"not as long":                 {maxWait: 16 * time.Second},
+		"not as long, but a deadline": {maxWait: time.Hour, deadline: 18 * time.Second, refused: queue.ErrDeadline},
+		"a deadline that is far away": {maxWait: time.Hour, deadline: 50 * time.Second},
+	} {
+		prompt := testPrompt(14_000)
+		f := newBusyFleet(t, 1, prompt, 15*time.Second)
+		f.Binder.deadlineProbes.Observe(testModel, time.Now())
+		d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), c.maxWait, f.Log)
+		w := f.waits(d, prompt, testModel)
+		if c.deadline > 0 {
+			w.request.req.Deadline = time.Now().Add(c.deadline)
+		}
+		d.decide()
+		var err error
+		select {
+		case g := <-w.done:
+			err = g.err
+		default:
+		}
+		if !errors.Is(err, c.refused) {
+			t.Errorf("%s: %v, want %v", name, err, c.refused)
+		}
+	}
+}
+
+// Short waits scatter more than long ones, and are let in whatever waits are reckoned with as: they say nothing of those
+// that are nearly too long.
+func TestDecider_ShortWaitsMakeNoLongOnesLonger(t *testing.T) {
+	for waited, longer := range map[time.Duration]bool{14 * time.Minute: false, 16 * time.Minute: true} {
+		synctest.Test(t, func(t *testing.T) {
+			prompt := testPrompt(14_000)
+			f := newTestFleet(t, 1, prompt)
+			f.await(t, f.up)
+			f.Binder.Config.EnforceDisaggregation = true
+			lease, err := f.Fleet.Servers()[0].Claim(pools.Prefill, curve.Work{Tokens: 1000, Estimate: time.Second}, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := newTestDecider(f)
+			w := f.waits(d, prompt, testModel)
+			d.decide()
+			before := w.margin.Bound(time.Second)
+			time.Sleep(waited)
+			lease.Release()
+			d.decide()
+			if len(w.done) != 1 {
+				t.Fatal("it waits on")
+			}
+			(<-w.done).b.release()
+			if after := w.margin.Bound(time.Second); (after > before) != longer {
+				t.Errorf("it waited %v of an hour: a wait of a second is reckoned with as %v and then %v", waited, before, after)
+			}
+		})
 	}
 }
 
@@ -479,7 +542,7 @@ func TestDecider_WhoIsOvertakenMakesPromisesNoLonger(t *testing.T) {
 	for _, c := range []struct {
 		waited, deadline time.Duration
 		longer           bool
-	}{{waited: 15 * time.Second}, {15 * time.Second, time.Hour, false}, {15 * time.Second, 18 * time.Second, true}, {waited: 10 * time.Minute, longer: true}} {
+	}{{waited: 15 * time.Second}, {15 * time.Second, time.Hour, false}, {15 * time.Second, 18 * time.Second, true}, {waited: 20 * time.Minute, longer: true}} {
 		synctest.Test(t, func(t *testing.T) {
 			prompt := testPrompt(14_000)
 			f := newTestFleet(t, 1, prompt)
@@ -498,7 +561,7 @@ func TestDecider_WhoIsOvertakenMakesPromisesNoLonger(t *testing.T) {
 			if len(w.done) != 0 {
 				t.Fatal("it goes without KV room")
 			}
-			before := d.waitMargin.Bound(time.Second)
+			before := w.margin.Bound(time.Second)
 			time.Sleep(c.waited)
 			report(0, 0)
 			d.decide()
@@ -506,7 +569,7 @@ func TestDecider_WhoIsOvertakenMakesPromisesNoLonger(t *testing.T) {
 				t.Fatal("it waits on with KV room")
 			}
 			(<-w.done).b.release()
-			if after := d.waitMargin.Bound(time.Second); (after > before) != c.longer {
+			if after := w.margin.Bound(time.Second); (after > before) != c.longer {
 				t.Errorf("it waited %v, with a deadline in %v: a wait of a second is reckoned with as %v and then %v", c.waited, c.deadline, before, after)
 			}
 		})
@@ -523,10 +586,10 @@ func TestDecider_WhoLeavesLateMakesPromisesLonger(t *testing.T) {
 		d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), 20*time.Second, f.Log)
 		w := f.waits(d, prompt, testModel)
 		d.decide()
-		before := d.waitMargin.Bound(time.Second)
+		before := w.margin.Bound(time.Second)
 		w.state.Store(left)
 		d.queues[testModel].forget(w)
-		if after := d.waitMargin.Bound(time.Second); (after > before) != longer {
+		if after := w.margin.Bound(time.Second); (after > before) != longer {
 			t.Errorf("left late %v: a wait of a second was reckoned with as %v, and then as %v", longer, before, after)
 		}
 	}
@@ -843,7 +906,7 @@ func TestDecider_IsTooLateAtItsTurn(t *testing.T) {
 		now := time.Now()
 		q.refresh(now)
 		q.enter(w, now)
-		before := d.waitMargin.Bound(time.Second)
+		before := w.margin.Bound(time.Second)
 		now = now.Add(time.Second)
 		w.request.req.Deadline = now.Add(c.left)
 		q.decide(now)
@@ -855,7 +918,7 @@ func TestDecider_IsTooLateAtItsTurn(t *testing.T) {
 		if errors.Is(g.err, queue.ErrDeadline) != c.late || (g.b == nil) != c.late {
 			t.Errorf("%s: %v", name, g.err)
 		}
-		if after := d.waitMargin.Bound(time.Second); c.late && after <= before {
+		if after := w.margin.Bound(time.Second); c.late && after <= before {
 			t.Errorf("%s: a wait of a second is reckoned with as %v and then %v", name, before, after)
 		}
 		f.holdsNothing(t)

@@ -136,7 +136,7 @@ func (q *modelQueue) forget(w *waiter) {
 		return
 	}
 	if w.state.Load() == leftLate {
-		q.d.waitMargin.ObserveMiss(waitShare)
+		w.margin.ObserveMiss(waitShare)
 	}
 	q.order.Remove(&w.ticket)
 	delete(q.waiting, w.ticket.ID)
@@ -153,6 +153,7 @@ func (q *modelQueue) enter(w *waiter, now time.Time) {
 		w.complete(bindResult{err: q.snapshot.missing()})
 		return
 	}
+	w.margin = &q.d.longMargin
 	if w.request.begun != nil { // it was let in before
 		q.order.Add(&w.ticket, q.servers.Links)
 		q.waiting[q.next] = w
@@ -165,7 +166,7 @@ func (q *modelQueue) enter(w *waiter, now time.Time) {
 	}
 	q.waiting[q.next] = w
 	for _, t := range displaced {
-		q.d.waitMargin.ObserveMiss(waitShare)
+		q.waiting[t.ID].margin.ObserveMiss(waitShare)
 		q.waiting[t.ID].complete(bindResult{err: queue.ErrDisplaced})
 		delete(q.waiting, t.ID)
 	}
@@ -177,8 +178,11 @@ func (q *modelQueue) admit(w *waiter, now time.Time) (displaced []*order.Ticket,
 		q.support, q.supports = q.snapshot.candidates.Support(), true
 	}
 	support := &q.support
-	forecast := order.Forecast{Margin: q.d.waitMargin.Bound, Supported: support.Of}
 	limit := q.latest(w, support)
+	if errors.Is(limit.Late, queue.ErrDeadline) {
+		w.margin = &q.d.waitMargin
+	}
+	forecast := order.Forecast{Margin: w.margin.Bound, Supported: support.Of}
 	w.ticket.Latest = limit.Until.Sub(q.d.origin)
 	wait, displaced, ok := q.order.Admit(&w.ticket, &q.servers, forecast)
 	if !ok && errors.Is(limit.Late, queue.ErrDeadline) && q.d.ch.takeProbe(w.request, now) {
@@ -296,7 +300,7 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 		q.d.ch.recordBinding(w.request, &seen, b, now)
 	}
 	if w.request.begun == nil {
-		q.d.waitMargin.Observe(max(w.predictedWait, q.order.Overtaken(&w.ticket)), now.Sub(w.entered)+chosen.Terms.Queue, waitShare)
+		q.d.observeWait(w, max(w.predictedWait, q.order.Overtaken(&w.ticket)), now.Sub(w.entered)+chosen.Terms.Queue)
 	}
 	if len(q.waiting) == 1 { // no other
 		return true
@@ -316,7 +320,7 @@ func (q *modelQueue) late(w *waiter, chosen *cost.Alternative, now time.Time) bo
 	if !q.d.ch.late(w.request, &q.snapshot.candidates, chosen, chosen.Terms.TTFT(), now) {
 		return false
 	}
-	q.d.waitMargin.ObserveMiss(waitShare)
+	w.margin.ObserveMiss(waitShare)
 	return true
 }
 

@@ -46,7 +46,8 @@ func (f *Forecast) supportedWork(t *Ticket) float64 {
 func (o *Order) Admit(t *Ticket, s *Servers, f Forecast) (hold time.Duration, gaveWay []*Ticket, ok bool) {
 	o.Add(t, s.Links)
 	all := func(seconds float64, _ int) float64 { return seconds }
-	predicted, supported := o.renewBacklog(&o.predicted, s, all), o.renewBacklog(&o.supported, s, f.supported)
+	predicted := o.renewBacklog(&o.predicted, t, s, all, o.rate.ratio(1))
+	supported := o.renewBacklog(&o.supported, t, s, f.supported, o.rate.ratio(s.fastestPace(t)))
 	longest := supported.startsIn(o.mostWork(), o.kv) // no more of any work is supported
 	if s.Now+f.Margin(longest) <= t.latest() && s.Now+longest <= o.firstLatest {
 		return predicted.startsIn(o.aheadOf(t)), nil, true // nobody is late wherever it stands
@@ -244,13 +245,12 @@ type backlog struct {
 	pace    float64
 	ahead   []float64 // seconds by server, least first
 	filling []float64 // work, in seconds, with which all before a server have as much ahead as it
-	kvRoom  int       // tokens of KV that decode has room for
-	kvFreed float64   // and those that come free in a second; 0: there is room for all
+	kv      kvSupply
 }
 
-// renewBacklog makes a backlog of what is supported of the work ahead.
-func (o *Order) renewBacklog(b *backlog, s *Servers, supported func(seconds float64, works int) float64) *backlog {
-	*b = backlog{pace: o.rate.ratio(), ahead: b.ahead[:0], filling: b.filling[:0]}
+// renewBacklog makes a backlog of what is supported of the work ahead, for a request that comes.
+func (o *Order) renewBacklog(b *backlog, t *Ticket, s *Servers, supported func(seconds float64, works int) float64, pace float64) *backlog {
+	*b = backlog{pace: pace, ahead: b.ahead[:0], filling: b.filling[:0]}
 	for seconds, works := range s.eachWorkAhead {
 		b.ahead = append(b.ahead, supported(seconds, works))
 	}
@@ -261,23 +261,99 @@ func (o *Order) renewBacklog(b *backlog, s *Servers, supported func(seconds floa
 		sum += ahead
 	}
 	if supported(1, 1) > 0 { // of answers too something is known
-		_, b.kvRoom = s.kvRoom()
-		b.kvFreed = o.kvFreed(s)
+		b.kv = o.kvSupply(t, s)
 	}
 	return b
 }
 
-// kvFreed is the tokens of KV for which decode will have room in a second while all of it is in use. The answers that
-// run end once within the time of one, and take some of what that frees as they grow. They are taken to be as those
-// that wait.
-func (o *Order) kvFreed(s *Servers) (freed float64) {
-	kv, output := float64(o.kv), max(o.output, float64(o.size))
-	for d := range s.Decode {
-		if state := &s.Decode[d]; !state.Excluded && state.Step > 0 {
-			freed += float64(state.Used) / (state.Step * output / float64(o.size))
+// fastestPace is the rate at which waiting requests may be served at best: decode servers compute prompts like
+// this one too, all the time. What they do of it depends on how many wait, and on their streams.
+func (s *Servers) fastestPace(t *Ticket) float64 {
+	prefills, decodes := 0, 0.0
+	for p := range s.Prefill {
+		if state := &s.Prefill[p]; !state.Excluded {
+			prefills++
+			if state.Self >= 0 && state.Self < len(s.Decode) {
+				decodes -= s.paceAlone(t, state.Self) // it is the same server
+			}
 		}
 	}
-	return freed * kv / (kv + output/2)
+	if prefills == 0 {
+		return 1
+	}
+	for d := range s.Decode {
+		decodes += s.paceAlone(t, d)
+	}
+	return 1 + max(0, decodes)/float64(prefills)
+}
+
+// paceAlone is how fast a decode server computes a prompt, as a share of what a prefill server does.
+func (s *Servers) paceAlone(t *Ticket, d int) float64 {
+	if s.Decode[d].Excluded || !(t.Aggregated[d] > 0) {
+		return 0
+	}
+	return min(1, t.leastPrefill/t.Aggregated[d])
+}
+
+// kvSupply is the KV room that decode has, and will have while all of it is in use.
+type kvSupply struct {
+	room  int     // tokens
+	freed float64 // that come free in a second, of those that are in use now
+	again float64 // and later, in a second, of all; 0: there is room for all
+	first float64 // how many seconds what is in use now takes to come free
+}
+
+// kvSupply is that of the decode servers for a request that comes. Answers end once within the time of one, and take
+// some of what that frees as they grow; they are taken to be as those that wait. What is room now, and will be taken
+// by those that wait, comes free no sooner than in the time of one.
+func (o *Order) kvSupply(t *Ticket, s *Servers) (k kvSupply) {
+	output := max(o.output, float64(o.size)) / float64(o.size)
+	kv := float64(o.kv) / float64(o.size)
+	all := 0.0
+	for d := range s.Decode {
+		state := &s.Decode[d]
+		switch {
+		case state.Excluded:
+			continue
+		case !s.Gate || state.KVRoom == math.MaxInt: // it does not say
+			return kvSupply{}
+		}
+		room := max(0, state.KVRoom)
+		answer := state.fullStep(room, kv) * output
+		if state.Running == 0 { // an empty one takes any request
+			room = max(room, t.kv)
+		}
+		k.room += room
+		if answer > 0 {
+			all += float64(state.Used + room)
+			k.freed += float64(state.Used) / answer
+			k.again += float64(state.Used+room) / answer
+		}
+	}
+	if k.again > 0 {
+		k.first = all / k.again
+	}
+	share := kv / (kv + output/2)
+	k.freed, k.again = k.freed*share, k.again*share
+	return k
+}
+
+// fullStep is the seconds of a step once so many tokens that are room now are in use, by requests of so many each.
+func (d *DecodeState) fullStep(room int, kv float64) float64 {
+	return d.Step + float64(room)*(d.PerToken+d.PerStream/max(1, kv))
+}
+
+// wait is in how many seconds there is room for so many tokens.
+func (k *kvSupply) wait(kv int) float64 {
+	lacking := float64(kv - k.room)
+	switch soon := k.freed * k.first; {
+	case lacking <= 0 || k.again == 0:
+		return 0
+	case lacking <= soon:
+		return lacking / k.freed
+	default:
+		return k.first + (lacking-soon)/k.again
+	}
 }
 
 // eachWorkAhead yields the work ahead of each prefill server that may be chosen, in seconds and
@@ -309,8 +385,5 @@ func (b *backlog) startsIn(work float64, kv int) time.Duration {
 		level := (work - b.filling[k-1]) / float64(k)
 		seconds = b.ahead[k-1] + level
 	}
-	if kv > b.kvRoom && b.kvFreed > 0 {
-		seconds = max(seconds, float64(kv-b.kvRoom)/b.kvFreed)
-	}
-	return time.Duration(seconds * float64(time.Second))
+	return time.Duration(max(seconds, b.kv.wait(kv)) * float64(time.Second))
 }

@@ -70,8 +70,81 @@ func TestOrder_AWaitForKVRoomSaysNothingOfPrefill(t *testing.T) {
 			}
 			s.Now += 10 * time.Second
 		}
-		if slower := o.rate.ratio() < 1; slower != c.slower {
-			t.Errorf("it waits %s: prefills are served at %g of their rate", name, o.rate.ratio())
+		if slower := o.rate.ratio(1) < 1; slower != c.slower {
+			t.Errorf("it waits %s: prefills are served at %g of their rate", name, o.rate.ratio(1))
+		}
+	}
+}
+
+// admitted is how many of so many requests of a second of prefill, and of a thousand tokens of KV, are let in that come
+// at once and are to begin by a time; alone is the seconds that decode takes for such a prompt.
+func (o *Order) admitted(s *Servers, requests int, alone float64, latest time.Duration) (admitted int) {
+	asPredicted := func(d time.Duration) time.Duration { return d }
+	for id := range requests {
+		ticket := &Ticket{ID: int64(id), Latest: latest, Output: 100}
+		ticket.price(s, alone)
+		if _, _, ok := o.Admit(ticket, s, Forecast{Margin: asPredicted}); ok {
+			admitted++
+		}
+	}
+	return admitted
+}
+
+// Decode servers compute prompts too: how many, only requests that have waited show. Until they have, a burst is refused
+// only as far as it would come too late with all that decode could do.
+func TestAdmit_OfABurstOnlyWhatComesTooLateIsRefused(t *testing.T) {
+	both := fleetOf(2, 2)
+	for i := range both.Prefill {
+		both.Prefill[i].Self = i
+	}
+	down := fleetOf(2, 2)
+	down.Decode[1].Excluded = true
+	for name, c := range map[string]struct {
+		s          *Servers
+		alone      float64
+		work, time float64 // seconds of prefill that went lately, and of prefill servers meanwhile
+		admitted   int
+	}{
+		"no decode server computes prompts":    {fleetOf(2, 2), math.Inf(1), 0, 0, 21},
+		"each could, as fast":                  {fleetOf(2, 2), 1, 0, 0, 41},
+		"each could, and is faster":            {fleetOf(2, 2), 0.5, 0, 0, 41},
+		"each could, half as fast":             {fleetOf(2, 2), 2, 0, 0, 31},
+		"one is down":                          {down, 1, 0, 0, 31},
+		"they are the servers that prefill":    {both, 1, 0, 0, 21},
+		"they did half of it":                  {fleetOf(2, 2), 1, 1.5e6, 1e6, 31},
+		"they did nothing, and prefill a half": {fleetOf(2, 2), 1, 0.5e6, 1e6, 11},
+	} {
+		for d := range c.s.Decode {
+			c.s.Decode[d].KVRoom = 1_000_000
+		}
+		o := New(DefaultConfig())
+		o.rate.work, o.rate.time = c.work, c.time
+		if admitted := o.admitted(c.s, 100, c.alone, 10*time.Second); admitted != c.admitted {
+			t.Errorf("%s: %d requests are let in, want %d", name, admitted, c.admitted)
+		}
+	}
+}
+
+// What decode frees of its KV is more once a burst has filled it: the streams of now say only what comes free until then.
+func TestAdmit_KVThatIsFreeNowComesFreeAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		used, room, running int
+		perStream, perToken float64
+		latest              float64 // seconds
+		admitted            int
+	}{
+		// Answers of 100 tokens take 2 s, and each thousand tokens of prompt comes free with 50 of the answer to grow.
+		"full":                       {10_000, 0, 10, 0, 0, 4.2, 20},
+		"one runs":                   {1000, 9000, 1, 0, 0, 6.2, 29},
+		"none runs":                  {0, 10_000, 0, 0, 0, 4.2, 20},
+		"none runs, and prompts big": {0, 10, 0, 0, 0, 4.2, 2},
+		"steps grow with streams":    {1000, 9000, 1, 0.02 / 9, 0, 4.2, 10},
+		"and with what they have":    {1000, 9000, 1, 0, 0.02 / 9000, 4.2, 10},
+	} {
+		s := fleetOf(200, 1)
+		s.Decode[0] = DecodeState{Step: 0.02, Used: c.used, KVRoom: c.room, Running: c.running, PerStream: c.perStream, PerToken: c.perToken}
+		if admitted := New(DefaultConfig()).admitted(s, 100, math.Inf(1), virtual(c.latest)); admitted != c.admitted {
+			t.Errorf("%s: %d requests are let in, want %d", name, admitted, c.admitted)
 		}
 	}
 }

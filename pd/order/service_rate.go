@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// serviceRate is how fast waiting requests are served, as a share of what their servers would do by
-// prediction: below 1 where predictions are too short. It is measured while requests wait that
+// serviceRate is how fast waiting requests are served, as a share of what prefill servers would do by
+// prediction: below 1 where predictions are too short, above it where they are too long or decode servers
+// compute prompts too. It is measured while requests wait that
 // decode has KV room for and none may go, so that neither a lull nor a want of room says anything.
 type serviceRate struct {
 	work, time float64       // seconds of prefill that went, and of servers meanwhile; both fade
@@ -17,8 +18,8 @@ type serviceRate struct {
 
 const (
 	rateMemory = 10.0 // seconds
-	ratePrior  = 1.0  // server seconds that count as served by prediction, before anything is known
-	leastRate  = 0.1  // it must let enough wait to be proved wrong; more than 1 is not promised
+	ratePrior  = 1.0  // server seconds that count as served at the rate expected, before anything is known
+	leastRate  = 0.1  // it must let enough wait to be proved wrong
 )
 
 // sample notes that requests wait and none may go.
@@ -38,7 +39,7 @@ func (r *serviceRate) sample(s *Servers) {
 // reset notes that no request waits.
 func (r *serviceRate) reset() { r.went, r.waited = 0, false }
 
-// ratio is the rate, between its bounds.
-func (r *serviceRate) ratio() float64 {
-	return min(max((r.work+ratePrior)/(r.time+ratePrior), leastRate), 1)
+// ratio is the rate, where so much is expected before anything is known.
+func (r *serviceRate) ratio(expected float64) float64 {
+	return max((r.work+ratePrior*expected)/(r.time+ratePrior), leastRate)
 }
