@@ -6,7 +6,9 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 )
 
-// chatTools are the fields tools and tool_choice of a chat, none without tools.
+// chatTools are the fields tools and tool_choice of a chat, none without tools. An empty list is none, as in Anthropic's
+// API, and agents without tools send it: vLLM would refuse it in a chat, and of a message hands it to its template,
+// of which some then announce functions that are not there.
 func chatTools(request api.Body, engine Engine, seen *parts) ([]api.Edit, error) {
 	list, choice := request.Get("tools"), request.Get("tool_choice")
 	if !list.Null() && !list.IsArray() {
@@ -25,8 +27,8 @@ func chatTools(request api.Body, engine Engine, seen *parts) ([]api.Edit, error)
 		tools, names = append(tools, tool), append(names, name)
 	}
 	if len(tools) == 0 {
-		if !choice.Null() || list.IsArray() && engine.Name == VLLM {
-			return nil, inexact("a choice of tools without tools, or an empty list of them")
+		if !choice.Null() {
+			return nil, inexact("a choice of tools without tools")
 		}
 		return nil, nil
 	}
