@@ -28,23 +28,23 @@ Gateways that share a Redis all do so, also those that start later.
 With --wait it ends with an error where the server leaves the configuration meanwhile: its
 requests run on, and the gateway cannot say when they have ended.`,
 		Example: "  tandem drain 10.0.0.3:8000 --wait && kubectl delete pod decode-3\n  tandem drain 10.0.0.3:8000 --undo",
-		Args:    cobra.ExactArgs(1),
+		Args:    oneArgument("which server"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			method := http.MethodPost
+			server, method := serverOf(args[0]), http.MethodPost
 			if undo {
 				method = http.MethodDelete
 			}
-			err := admin.Do(cmd.Context(), method, "/drain/"+args[0])
+			err := admin.Do(cmd.Context(), method, "/drain/"+server)
 			if errors.Is(err, adminport.ErrNotFound) {
-				return fmt.Errorf("there is no server %s: %s names them", args[0], admin.Address+"/debug/servers")
+				return fmt.Errorf("there is no server %s: %s names them", server, admin.Address+"/debug/servers")
 			}
 			if err != nil {
 				return err
 			}
 			if !wait {
-				return sayDrained(cmd.Context(), admin, args[0], undo, cmd.OutOrStdout())
+				return sayDrained(cmd.Context(), admin, server, undo, cmd.OutOrStdout())
 			}
-			return awaitDrained(cmd.Context(), admin, args[0], cmd.OutOrStdout())
+			return awaitDrained(cmd.Context(), admin, server, cmd.OutOrStdout())
 		},
 	}
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, given []string, begun string) ([]string, cobra.ShellCompDirective) {
@@ -58,6 +58,14 @@ requests run on, and the gateway cannot say when they have ended.`,
 	cmd.Flags().BoolVar(&wait, "wait", false, "end when it has no request any more; interrupt it to stop waiting")
 	cmd.MarkFlagsMutuallyExclusive("undo", "wait")
 	return cmd
+}
+
+// serverOf is the name of a server that may be given by its URL, as configurations have it.
+func serverOf(given string) string {
+	if _, address, isURL := strings.Cut(given, "://"); isURL {
+		given = address
+	}
+	return strings.TrimSuffix(given, "/")
 }
 
 // completionTime is how long somebody who asks a shell to complete a name waits for the gateway.

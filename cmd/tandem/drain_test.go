@@ -125,6 +125,7 @@ func TestDrain_SaysWhatTheServerDoesNow(t *testing.T) {
 		{"a:1", true, nil, "a:1 drains here; other gateways may not know yet that it drains (--wait waits until they do)\n"},
 		{"a:1", true, []string{"--undo"}, "a:1 takes requests again here; other gateways may not know yet\n"},
 		{"a:1", false, nil, "a:1 takes no new requests (--wait waits until it has none)\n"},
+		{"http://a:1/", false, nil, "a:1 takes no new requests (--wait waits until it has none)\n"},
 		{"a:1", false, []string{"--undo"}, "a:1 takes requests again\n"},
 	} {
 		pending = c.pending
@@ -132,5 +133,20 @@ func TestDrain_SaysWhatTheServerDoesNow(t *testing.T) {
 		if out != c.out || err != nil {
 			t.Errorf("%s %v, pending %v: %q, %v", c.server, c.flags, c.pending, out, err)
 		}
+	}
+}
+
+// A command without its argument says what is missing.
+func TestCommands_SayWhichArgumentIsMissing(t *testing.T) {
+	for command, want := range map[string]string{
+		"drain":  "say which server: tandem drain SERVER [flags]; 0 were given",
+		"replay": "say which file has the log: tandem replay",
+	} {
+		if _, err := run(t, command); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", command, err, want)
+		}
+	}
+	if _, err := run(t, "drain", "a:1", "b:1"); err == nil || !strings.Contains(err.Error(), "2 were given") {
+		t.Errorf("two servers: %v", err)
 	}
 }

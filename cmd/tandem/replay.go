@@ -32,7 +32,7 @@ func replayCommand() *cobra.Command {
 		Short:   "Say where the requests of a log would go, without sending any",
 		Long:    replayHelp,
 		Example: "  tandem replay log.jsonl -c tandem.yaml --capacity h100.json\n  tandem replay log.jsonl -c tandem.yaml --binding arrival --policy least-load",
-		Args:    cobra.ExactArgs(1),
+		Args:    oneArgument("which file has the log"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.Log = args[0]
 			return serving.Replay(file, cmd.Flags(), opts, cmd.OutOrStdout())
