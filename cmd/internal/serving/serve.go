@@ -50,7 +50,7 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 	RouteRedisLog(log)
 	stdlog.SetFlags(0)
 	stdlog.SetOutput(libraryLog{log})
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("tracing failed in part", "error", err.Error()) }))
+	otel.SetErrorHandler(tracingFaults(log))
 	keysLoaded := contentHash(cfg.access.keysFile)
 	n, err := newNode(ctx, cfg, log)
 	if err != nil {

@@ -2,14 +2,17 @@ package serving
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	commonv1 "go.opentelemetry.io/proto/otlp/common/v1"
 	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 )
 
 // all are the spans of a name in the order of their beginning.
@@ -227,4 +230,21 @@ func TestTrace_HintsAtWhatIsWorthKeeping(t *testing.T) {
 			t.Errorf("%s: %v", name, root.Status)
 		}
 	}
+}
+
+// While a collector is away each batch of spans fails, several times a second under load: the log says so once a minute,
+// and how often it was.
+func TestTrace_ACollectorThatIsAwayIsALineAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log testlog.Buffer
+		faults := tracingFaults(newTestLog(&log))
+		for range 100 {
+			faults.Handle(errors.New("traces export: connection refused"))
+			time.Sleep(time.Second)
+		}
+		text := log.String()
+		if lines := strings.Count(text, "tracing failed in part"); lines != 2 || !strings.Contains(text, "connection refused") || !strings.Contains(text, "failures=60") && !strings.Contains(text, `"failures":60`) {
+			t.Errorf("%d lines:\n%s", lines, text)
+		}
+	})
 }

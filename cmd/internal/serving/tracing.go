@@ -3,7 +3,9 @@ package serving
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
+	"time"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
@@ -12,6 +14,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 
 	"github.com/tandem-gateway/tandem/cmd/internal/version"
+	"github.com/tandem-gateway/tandem/pd"
 )
 
 // newTracing returns a provider that batches spans to the OTLP endpoint, drops
@@ -32,6 +35,16 @@ func newTracing(ctx context.Context, endpoint string, share float64, instance st
 		sdktrace.WithSampler(sdktrace.TraceIDRatioBased(share)),
 		sdktrace.WithBatcher(exporter),
 	), nil
+}
+
+// tracingFaults logs what fails in tracing, a line a minute: while a collector is away each batch of spans fails.
+func tracingFaults(log *slog.Logger) otel.ErrorHandler {
+	var lines pd.LogLimiter
+	return otel.ErrorHandlerFunc(func(err error) {
+		if failures := lines.Add("", time.Now()); failures > 0 {
+			log.Warn("tracing failed in part", "error", err.Error(), "failures", failures)
+		}
+	})
 }
 
 // describeService is what traces say of this process: its names and version, and over them
