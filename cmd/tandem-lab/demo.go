@@ -88,8 +88,8 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	var servers []discovery.Entry
-	for i, e := range engines {
-		servers = append(servers, discovery.Entry{URL: "http://" + e.addr, Role: e.role.String(), Rack: fmt.Sprintf("rack-%d", i%2), Events: e.events, Replay: e.replay})
+	for _, e := range engines {
+		servers = append(servers, discovery.Entry{URL: "http://" + e.addr, Role: e.role.String(), Rack: e.rack, Events: e.events, Replay: e.replay})
 	}
 	settings := map[string]string{"listen": d.listen, "admin": d.admin, "otlp-endpoint": d.otlp, "expose-pair": "true"}
 	if err := services.startUsed(ctx, settings); err != nil {
