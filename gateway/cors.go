@@ -20,6 +20,7 @@ var exposed = []string{
 	"X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens",
 	"X-Ratelimit-Limit-Output-Tokens", "X-Ratelimit-Remaining-Output-Tokens", "X-Ratelimit-Reset-Output-Tokens", timingHeader,
 	"X-Tandem-Prefill", "X-Tandem-Decode",
+	"Metadata", // of vectors that vLLM sends as bytes: how they lie there
 }
 
 // preflightLife is for how many seconds a browser may keep what a preflight said.

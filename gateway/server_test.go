@@ -122,7 +122,7 @@ func TestServer_SaysWhatIsServedInstead(t *testing.T) {
 		"/v1/audio/transcriptions": "Only text", "/v1/videos": "Only text", "/v1/realtime": "stream", "/v1/moderations": "/v1/classify",
 		"/v1/fine_tuning/jobs": "not trained", "/v1/fine-tunes": "not trained", "/v1/complete": "POST /v1/messages",
 		"/openai/deployments/d/chat/completions": "base URL", "/api/chat": "Ollama", "/api/generate": "Ollama", "/api/tags": "Ollama",
-		"/generate": "native: true", "/flush_cache": "each engine", "/reset_prefix_cache": "each engine", "/metrics": "admin port", "/v1beta/models/m:generateContent": "Gemini",
+		"/generate": "native: true", "/flush_cache": "each engine", "/reset_prefix_cache": "each engine", "/metrics": "admin port", "/tokenizer_info": "lm-evaluation-harness", "/v1beta/models/m:generateContent": "Gemini",
 		"/": "/v1/chat/completions", "/v1/": "/v1/chat/completions", "/generate_stream": "POST /v1/completions", "/embed": "POST /v1/embeddings",
 		"/v1/filesystem": "", "/v1/file": "", "/v1/images2": "", "/api/other": "",
 	} {

@@ -80,6 +80,7 @@ var notServed = []struct{ path, instead string }{
 	{"/api/tags", "Ollama's API is not served here. " + insteadOfOthers},
 	{"/flush_cache", insteadOfCaches},
 	{"/reset_prefix_cache", insteadOfCaches},
+	{"/tokenizer_info", "Tokenizers are not described here: name the model's own, as tokenizer_backend=huggingface of lm-evaluation-harness does, or ask POST /tokenize and POST /detokenize."},
 	{"/metrics", "The gateway's metrics are at its admin port, and each engine has its own."},
 	{"/generate_stream", "Text Generation Inference's API is not served here: use POST /v1/completions or POST /v1/chat/completions."},
 	{"/embed", "Text Embeddings Inference's API is not served here: use POST /v1/embeddings."},
