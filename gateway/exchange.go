@@ -156,10 +156,16 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 		return nil, err
 	}
 	x.stopClientWatch = watchClient(x.conn, x.clientLeft)
-	if req, err = x.accept(x.sent, body, coding); err == nil && memory != nil && liesIn(req.Body, body) {
+	if req, err = x.accept(x.sent, body, coding); err != nil {
+		return nil, err
+	}
+	if passed := agents(x.sent.Get("User-Agent")); passed != "" {
+		req.Header["User-Agent"] = []string{x.server.agent + " " + passed}
+	}
+	if memory != nil && liesIn(req.Body, body) {
 		req.Memory = memory
 	}
-	return req, err
+	return req, nil
 }
 
 // liesIn reports whether a request's body is what was read, and not decoded, stripped or translated from it.

@@ -17,6 +17,7 @@ type Metrics struct {
 	tenantRequests *prometheus.CounterVec // tenant, class, outcome
 	tenantTokens   *prometheus.CounterVec // tenant, kind
 	limited        *prometheus.CounterVec // tenant, limit
+	loops          prometheus.Counter
 }
 
 // Model labels that are none of a model: of requests for one that is not served, and of those that name none.
@@ -61,7 +62,11 @@ func NewMetrics(reg prometheus.Registerer, kept histogram.Config) *Metrics {
 		Help: "Requests refused because a limit of their key was used up, by limit: requests, prompt_tokens, output_tokens, " +
 			"concurrent_requests.",
 	}, []string{"tenant", "limit"})
-	reg.MustRegister(m.requests, m.overloaded, m.tenantRequests, m.tenantTokens, m.limited)
+	m.loops = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "tandem_loops_refused_total",
+		Help: "Requests and probes refused since this gateway sent them itself, or one with the same servers did: an address of theirs is in their list of servers.",
+	})
+	reg.MustRegister(m.requests, m.overloaded, m.tenantRequests, m.tenantTokens, m.limited, m.loops)
 	return m
 }
 

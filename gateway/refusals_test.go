@@ -125,7 +125,7 @@ var anthropicTypes = map[int]string{
 	400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error", 405: "invalid_request_error",
 	408: "timeout_error", 413: "request_too_large", 414: "invalid_request_error", 415: "invalid_request_error", 417: "invalid_request_error",
 	422: "invalid_request_error", 429: "rate_limit_error", 431: "invalid_request_error", 499: "invalid_request_error",
-	500: "api_error", 502: "api_error", 503: "overloaded_error", 504: "timeout_error", 505: "api_error", 529: "overloaded_error",
+	500: "api_error", 502: "api_error", 503: "overloaded_error", 504: "timeout_error", 505: "api_error", 508: "api_error", 529: "overloaded_error",
 }
 
 // checkAnthropic holds a body to Anthropic's error (anthropic 2.12 types/shared/error_response.py).
@@ -318,6 +318,7 @@ func (r *refusals) whole(d *api.Dialect) {
 		{"an unknown model", "POST", strings.Replace(good, `"m"`, `"nope"`, 1), nil, wanted{status: 404, final: true}},
 		{"no deadline", "POST", good, []string{access.DeadlineHeader, "soon"}, wanted{status: 400, final: true}},
 		{"the wrong method", "GET", "", nil, wanted{status: 405, final: true}},
+		{"its own request", "POST", good, []string{"User-Agent", AgentOf("")}, wanted{status: 508, final: true}},
 	} {
 		got := r.ask(g, x.method, d.Path, x.body, x.headers...)
 		r.check(x.name, d, got, x.wanted)

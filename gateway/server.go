@@ -39,6 +39,9 @@ type Config struct {
 	UsageExtension bool
 	SharedKV       bool     // tenants may share KV on APIs whose engines drop the salt
 	Origins        []string // whose pages browsers let ask and read answers: https://chat.example.com, or "*"
+	// Fleet is the same of gateways that have the same servers, and of no others: what one of them sends another is a
+	// loop.
+	Fleet string
 }
 
 // DefaultConfig leaves room for long prompts and images.
@@ -76,6 +79,7 @@ type Server struct {
 	fleet   *pools.Fleet
 	access  *access.Control
 	tenants tenantLabels
+	agent   string // its product, before those of gateways that a request has passed
 	metrics *Metrics
 	tracer  trace.Tracer
 	log     *slog.Logger
@@ -101,6 +105,7 @@ func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *S
 	s := &Server{
 		cfg: cfg, pd: o, fleet: o.Fleet, access: a, metrics: metrics, tracer: o.Tracer, log: o.Log, observe: func(Arrival) Observation { return unobserved{} },
 		bodies: bytebudget.New(cfg.MaxArriving), decoding: make(chan struct{}, mostDecoders()),
+		agent:   AgentOf(cfg.Fleet),
 		tenants: tenantLabels{most: cfg.TenantLabels, named: make(map[string]bool)},
 	}
 	s.life.Begin(context.Background())
@@ -132,6 +137,7 @@ func New(cfg Config, a *access.Control, o *pd.Orchestrator, metrics *Metrics) *S
 	if len(cfg.Origins) > 0 {
 		s.app.Use(crossOrigin(cfg.Origins))
 	}
+	s.app.Use(s.refuseLoop)
 	for _, d := range api.Dialects() {
 		serve := s.handle
 		if d.Native {

@@ -63,7 +63,10 @@ func legHeader(request, added http.Header, rank *int, attempt string) http.Heade
 		h[name] = values
 	}
 	own := []string{"application/json", "tandem", attempt, ""}
-	h["Content-Type"], h["User-Agent"], h["X-Request-Id"] = own[0:1:1], own[1:2:2], own[2:3:3]
+	h["Content-Type"], h["X-Request-Id"] = own[0:1:1], own[2:3:3]
+	if _, named := h["User-Agent"]; !named {
+		h["User-Agent"] = own[1:2:2]
+	}
 	if rank != nil {
 		own[3] = strconv.Itoa(*rank)
 		h["X-Data-Parallel-Rank"] = own[3:4:4]

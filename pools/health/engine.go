@@ -100,7 +100,18 @@ type statusError struct {
 	code int
 }
 
-func (e statusError) Error() string { return fmt.Sprintf("%s answered %d", e.path, e.code) }
+func (e statusError) Error() string {
+	if e.code == http.StatusLoopDetected {
+		return "it is this gateway itself, or one with the same servers: take it out of the list of servers"
+	}
+	return fmt.Sprintf("%s answered %d", e.path, e.code)
+}
+
+// IsLoop reports whether a probe failed because it came to the gateway that sent it, or to one with the same servers.
+func IsLoop(err error) bool {
+	var status statusError
+	return errors.As(err, &status) && status.code == http.StatusLoopDetected
+}
 
 // AsksForKey reports whether a probe failed because the engine refuses requests without a key,
 // or not with the key that it was shown.

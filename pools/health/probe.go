@@ -225,6 +225,8 @@ func (p *prober) down(was *pools.Health, err error) {
 	case AsksForKey(err) && (saidUp || was.Reason != why):
 		p.log.Warn("server down: the engine wants a key, or another one than it was shown; engine-key-file names the file that holds it",
 			"role", p.server.Role.String(), "reason", why)
+	case IsLoop(err) && (saidUp || was.Reason != why):
+		p.log.Error("server is a gateway with the same servers: it gets no request", "role", p.server.Role.String(), "reason", why)
 	case saidUp:
 		p.log.Warn("server down", "role", p.server.Role.String(), "reason", why)
 	case was.Reason != why:

@@ -97,6 +97,8 @@ func downFault(cfg *config, a *checkedServer) error {
 	switch {
 	case a.scheme != "":
 		return fmt.Errorf("server %s does not answer: %w: %s", a.spec.ID(), a.down, a.scheme)
+	case health.IsLoop(a.down):
+		return fmt.Errorf("server %s: %w", a.spec.ID(), a.down)
 	case !health.AsksForKey(a.down):
 		return fmt.Errorf("server %s does not answer: %w", a.spec.ID(), a.down)
 	case cfg.engines.key != "":

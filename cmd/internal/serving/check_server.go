@@ -42,7 +42,7 @@ func askServers(ctx context.Context, cfg config, specs []pools.Spec, out io.Writ
 	if err != nil {
 		return nil, err
 	}
-	transport := withEngineKey(bare, key)
+	transport := withEngineKey(withAgent(bare, cfg.fleetName()), key)
 	log := slog.New(slog.NewTextHandler(out, nil))
 	answers := make([]checkedServer, len(specs))
 	var asked sync.WaitGroup

@@ -93,10 +93,11 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err er
 	if err = n.ports.listen(&cfg.ports, log); err != nil {
 		return n, err
 	}
-	transport, err := cfg.engines.transport(log)
+	bare, err := cfg.engines.transport(log)
 	if err != nil {
 		return n, err
 	}
+	transport := withAgent(bare, cfg.fleetName())
 	if n.secrets, err = cfg.secrets(); err != nil {
 		return n, err
 	}
@@ -118,7 +119,7 @@ func newNode(ctx context.Context, cfg config, log *slog.Logger) (n *Node, err er
 	if n.access, err = newAccess(cfg.access, n.sharing.quotas); err != nil {
 		return n, err
 	}
-	legs := http.RoundTripper(transport)
+	legs := transport
 	if !n.access.AllowsAnonymous() {
 		legs = own // clients' keys are ours, and engines have theirs
 	}
@@ -266,7 +267,7 @@ func (n *Node) serveOperators(reg *metricsRegistry) (err error) {
 	n.targets = keda.NewPublishedTargets(scalerMaxAge)
 	reg.MustRegister(n.targets)
 	clients := n.cfg.gateway.Config
-	clients.MaxArriving = n.cfg.pd.queue.MaxBytes
+	clients.MaxArriving, clients.Fleet = n.cfg.pd.queue.MaxBytes, n.cfg.fleetName()
 	n.server = gateway.New(clients, n.access, o, gateway.NewMetrics(reg, n.cfg.telemetry.histograms))
 	n.plan(reg)
 	certificates := n.cfg.ports.adminTLS.ClientCA != ""
