@@ -53,7 +53,7 @@ func (o *Orchestrator) continueStream(ctx context.Context, st *requestState, bro
 		o.logNotContinued(st, err)
 		return nil, nil, err
 	}
-	taken, ok := o.Budget.TakeRetry(time.Now())
+	taken, ok := o.Budget.TakeRetry(st.client.Tenant, broken.mayBeOfRequest(), time.Now())
 	if !ok {
 		o.Metrics.exhausted.Inc()
 		o.Metrics.continuations.WithLabelValues("no_budget").Inc()

@@ -248,6 +248,14 @@ func (e *LegError) engineDied() bool { return saysEngineDied(e.Kind, e.engineMes
 
 func (e *BrokenStreamError) engineDied() bool { return saysEngineDied(KindOf(e.Status), e.Event) }
 
+// mayBeOfRequest reports whether the request may be what its engine failed at, on any server: an engine that lives said
+// that it failed.
+func (e *LegError) mayBeOfRequest() bool { return e.engineFault() && !e.engineDied() }
+
+func (e *BrokenStreamError) mayBeOfRequest() bool {
+	return errors.Is(e.Err, errErrorEvent) && !e.engineDied()
+}
+
 // lostConnection reports whether the stream broke as it does when its server dies.
 func (e *BrokenStreamError) lostConnection() bool {
 	return !errors.Is(e.Err, errErrorEvent) && !errors.Is(e.Err, errServerDown)

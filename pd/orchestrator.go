@@ -131,7 +131,7 @@ func (o *Orchestrator) wait(ctx context.Context, req *Request) (*requestState, e
 		histogram.Observe(ctx, o.Metrics.wait.WithLabelValues(req.Model), time.Since(arrived).Seconds())
 		return nil, err
 	}
-	o.Budget.CountRequest(arrived)
+	o.Budget.CountRequest(req.Tenant, arrived)
 	return &requestState{client: req, entry: entry, arrived: arrived, span: spans.RootOf(ctx), memory: req.Memory}, nil
 }
 
@@ -409,7 +409,7 @@ func (o *Orchestrator) takeRetry(st *requestState, failed *LegError) bool {
 		st.retrying = retrying{failed: failed}
 		return true
 	}
-	taken, ok := o.Budget.TakeRetry(time.Now())
+	taken, ok := o.Budget.TakeRetry(st.client.Tenant, failed.mayBeOfRequest(), time.Now())
 	if !ok {
 		o.Metrics.exhausted.Inc()
 		return false

@@ -194,6 +194,35 @@ func TestRun_ARequestAtWhichEachEngineFailsEjectsNoServerThatItIsTriedOnAgain(t 
 	f.nothingIsLeft()
 }
 
+// Requests at which each engine fails leave retries for those whose servers die.
+func TestRun_RequestsAtWhichEachEngineFailsLeaveRetries(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{decode: 4})
+	f.Budget = retry.NewBudget(0, 6)
+	engines := f.Transport
+	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusInternalServerError, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(`{}`)), Request: r}, nil
+	})
+	for range 2 { // by a third one servers are ejected
+		var failed *LegError
+		if _, err := f.Run(t.Context(), f.asks(api.Chat, "")); !errors.As(err, &failed) || failed.Status != http.StatusInternalServerError {
+			t.Fatalf("it ends with %v", err)
+		}
+	}
+		f.wantMetrics(map[string]float64{"tandem_retry_budget_exhausted_total": 1})
+	cut := false
+	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+		if !cut {
+			cut = true
+			return nil, io.ErrUnexpectedEOF
+		}
+		return engines.RoundTrip(r)
+	})
+	if _, err := f.Run(t.Context(), f.asks(api.Chat, "")); err != nil || !cut {
+		t.Errorf("a request whose server has gone ends with %v", err)
+	}
+	f.nothingIsLeft()
+}
+
 // answersFirst has the first leg answered so, whatever its server is, which is what it points to then. The engines answer
 // the others.
 func (f *engineFleet) answersFirst(status int, header http.Header, body string) (server *string) {

@@ -193,7 +193,7 @@ func TestStream_ContinuedOnTheOnlyServerThereIs(t *testing.T) {
 	answer.Stream.Close()
 	f.nothingIsLeft()
 	f.wantMetrics(map[string]float64{"tandem_continuations_total{outcome=failed}": 1, "tandem_continuations_total": 1})
-	if _, ok := f.Budget.TakeRetry(time.Now()); !ok {
+	if _, ok := f.Budget.TakeRetry("", false, time.Now()); !ok {
 		t.Error("a continuation that found no server took the retry of a request that has one")
 	}
 }

@@ -76,7 +76,7 @@ func TestRun_ARetryWithoutAnotherServerIsNone(t *testing.T) {
 			t.Errorf("the client is told %v", err)
 		}
 	}
-	if _, ok := f.Budget.TakeRetry(time.Now()); !ok {
+	if _, ok := f.Budget.TakeRetry("", false, time.Now()); !ok {
 		t.Error("the budget is spent")
 	}
 	if made, spent := testutil.CollectAndCount(f.Metrics.retries), testutil.ToFloat64(f.Metrics.exhausted); made != 0 || spent != 0 {
@@ -96,14 +96,14 @@ func TestRun_ARetryThatFitsNowhereIsNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.locate(t.Context(), st)
-	taken, _ := f.Budget.TakeRetry(time.Now())
+	taken, _ := f.Budget.TakeRetry("", false, time.Now())
 	st.retrying = retrying{&LegError{Leg: AggregatedLeg, Kind: Broken, Err: errSilent}, taken}
 	var long *ContextLengthError
 	if _, err := f.assign(t.Context(), st); !errors.As(err, &long) {
 		t.Errorf("the client is told %v", err)
 	}
 	f.end(st)
-	if _, ok := f.Budget.TakeRetry(time.Now()); !ok {
+	if _, ok := f.Budget.TakeRetry("", false, time.Now()); !ok {
 		t.Error("the budget is spent")
 	}
 	f.wantMetrics(map[string]float64{"tandem_retries_total": 0})

@@ -20,7 +20,7 @@ func TestBudget_ARatioOfTheRequestsAndAFloor(t *testing.T) {
 	now := testTime
 	take := func() (n int) {
 		for {
-			if _, ok := b.TakeRetry(now); !ok {
+			if _, ok := b.TakeRetry("", false, now); !ok {
 				return n
 			}
 			n++
@@ -30,7 +30,7 @@ func TestBudget_ARatioOfTheRequestsAndAFloor(t *testing.T) {
 		t.Errorf("without traffic: %d retries", got)
 	}
 	for range 1000 {
-		b.CountRequest(now)
+		b.CountRequest("", now)
 	}
 	if got := take(); got != 200 {
 		t.Errorf("after 1,000 requests: %d more", got)
@@ -190,29 +190,106 @@ func TestQuarantine_ListsTheLatestFirst(t *testing.T) {
 	}
 }
 
+// takeAll takes retries for a tenant until there is none.
+func (b *Budget) takeAll(tenant string, engineFault bool, now time.Time) (taken int) {
+	for {
+		if _, ok := b.TakeRetry(tenant, engineFault, now); !ok {
+			return taken
+		}
+		taken++
+	}
+}
+
+// One tenant whose requests all fail leaves retries for the others: what the others' requests come to, or half.
+func TestBudget_NoTenantTakesWhatOthersNeed(t *testing.T) {
+	type step struct {
+		tenant          string
+		requests, taken int
+	}
+	for name, steps := range map[string][]step{
+		"one alone has all":                     {{"eve", 100, 30}},
+		"a few of one, and many of another":     {{"ada", 450, -1}, {"eve", 50, 55}, {"ada", 0, 55}},
+		"one that has most requests, its share": {{"ada", 10, -1}, {"eve", 990, 198}, {"ada", 0, 6}},
+		"what is left is shared again":          {{"ada", 30, -1}, {"bob", 30, -1}, {"eve", 40, 15}, {"ada", 0, 7}, {"bob", 0, 6}},
+		"clients without keys are one tenant":   {{"", 100, 30}},
+	} {
+		b := NewBudget(0.2, 10)
+		for _, s := range steps {
+			for range s.requests {
+				b.CountRequest(s.tenant, testTime)
+			}
+		}
+		for i, s := range steps {
+			if s.taken < 0 {
+				continue
+			}
+			if taken := b.takeAll(s.tenant, false, testTime); taken != s.taken {
+				t.Errorf("%s: %s takes %d in step %d, want %d", name, s.tenant, taken, i, s.taken)
+			}
+		}
+	}
+}
+
+// A hundred tenants with one request each have a retry each while there are any: none has taken what others need.
+func TestBudget_ManyTenantsWithOneRequest(t *testing.T) {
+	b, taken := NewBudget(0.2, 10), 0
+	for i := range 100 {
+		b.CountRequest(fmt.Sprint(i), testTime)
+	}
+	for i := range 100 {
+		if _, ok := b.TakeRetry(fmt.Sprint(i), false, testTime); ok {
+			taken++
+		}
+	}
+	if taken != 30 {
+		t.Errorf("%d retries", taken)
+	}
+	b.CountRequest("0", testTime.Add(time.Minute))
+	if len(b.ofTenants) != 1 {
+		t.Errorf("%d tenants are remembered a minute later", len(b.ofTenants))
+	}
+}
+
+// Requests at which each engine fails leave half of the retries for those whose servers die.
+func TestBudget_WhatEnginesFailAtTakesHalf(t *testing.T) {
+	b := NewBudget(0.2, 10)
+	for range 50 {
+		b.CountRequest("", testTime)
+	}
+	if taken := b.takeAll("", true, testTime); taken != 10 {
+		t.Errorf("%d retries of what engines failed at, of 20", taken)
+	}
+	if taken := b.takeAll("", false, testTime); taken != 10 {
+		t.Errorf("%d retries are left", taken)
+	}
+	if taken := b.takeAll("", true, testTime.Add(11*time.Second)); taken != 5 {
+		t.Errorf("%d retries of what engines failed at, once the requests are forgotten", taken)
+	}
+}
+
 // A retry that is given back is there again, for as long as it counted.
 func TestBudget_GiveBack(t *testing.T) {
 	b := NewBudget(0, 1)
 	now := testTime
-	first, _ := b.TakeRetry(now)
-	if _, ok := b.TakeRetry(now); ok {
+	first, _ := b.TakeRetry("", false, now)
+	if _, ok := b.TakeRetry("", false, now); ok {
 		t.Error("there is a second one")
 	}
 	now = now.Add(3 * time.Second)
-	_, early := b.TakeRetry(now)
+	_, early := b.TakeRetry("", false, now)
 	b.GiveBack(first)
-	second, again := b.TakeRetry(now)
+	second, again := b.TakeRetry("", false, now)
 	if early || !again {
 		t.Errorf("before it is given back %v, afterwards %v", early, again)
 	}
 	now = now.Add(10 * time.Second)
-	third, _ := b.TakeRetry(now)
+	third, _ := b.TakeRetry("", false, now)
 	b.GiveBack(second)
-	if _, ok := b.TakeRetry(now); ok {
+	if _, ok := b.TakeRetry("", false, now); ok {
 		t.Error("one that counts no more is given back, and there is one more")
 	}
 	b.GiveBack(third)
-	if _, ok := b.TakeRetry(now); !ok {
+	if _, ok := b.TakeRetry("", false, now); !ok {
 		t.Error("there is none again")
 	}
 }
@@ -226,8 +303,8 @@ func TestBudgetAndQuarantine_ManyAtOnce(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for i := range uint64(each) {
-				b.CountRequest(testTime)
-				if _, ok := b.TakeRetry(testTime); ok {
+				b.CountRequest("", testTime)
+				if _, ok := b.TakeRetry("", false, testTime); ok {
 					taken.Add(1)
 				}
 				q.RecordDeath(i, Death{Server: "s"}, testTime)
