@@ -208,7 +208,7 @@ func TestRun_RequestsAtWhichEachEngineFailsLeaveRetries(t *testing.T) {
 			t.Fatalf("it ends with %v", err)
 		}
 	}
-		f.wantMetrics(map[string]float64{"tandem_retry_budget_exhausted_total": 1})
+	f.wantMetrics(map[string]float64{"tandem_retry_budget_exhausted_total": 1})
 	cut := false
 	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
 		if !cut {
