@@ -9,7 +9,7 @@ import (
 
 // requestFields are those of a message that are translated or mean nothing to engines.
 var requestFields = []string{
-	"model", "messages", "max_tokens", "metadata", "service_tier", "stop_sequences", "stream", "system",
+	"cache_control", "model", "messages", "max_tokens", "metadata", "service_tier", "stop_sequences", "stream", "system",
 	"temperature", "thinking", "tool_choice", "tools", "top_k", "top_p",
 }
 
@@ -90,6 +90,7 @@ func chatSettings(request api.Body) (edits []api.Edit, err error) {
 		{"top_k", "top_k", isInt},
 		{"stop_sequences", "stop", isTexts},
 		{"metadata", "", isObject},
+		{"cache_control", "", isObject}, // caching of Anthropic's own service, for the whole prompt
 		{"service_tier", "", isText},
 	} {
 		value := request.Get(field.name)
