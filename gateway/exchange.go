@@ -442,6 +442,9 @@ func (x *exchange) explain(err error) failure {
 		err = errStopping
 	}
 	f := explain(x.withoutEnginesKey(err)).in(x.dialect)
+	if x.key != nil && lacksModel(err) {
+		f.text.Message += x.server.saysServed(x.key)
+	}
 	x.refused = f.lacksCapacity()
 	x.refund(f)
 	x.server.metrics.countCause(x.model, f)

@@ -144,7 +144,8 @@ func TestFirstProbes_WaitsEnd(t *testing.T) {
 }
 
 // A gateway that is started while the only server of a model loads its weights, or is down, does not say that there is no
-// such model: clients would not try again. Whom their keys do not allow it learns nothing.
+// such model: clients would not try again. Whom their keys do not allow it learns nothing. Who has mistyped a name sees
+// those that are served.
 func TestFirstProbes_AModelWhoseServerIsDownSinceTheStartIsNotUnknown(t *testing.T) {
 	t.Parallel()
 	var loaded atomic.Bool
@@ -165,11 +166,15 @@ func TestFirstProbes_AModelWhoseServerIsDownSinceTheStartIsNotUnknown(t *testing
 		servers := g.fleet.Servers()
 		return servers[0].Health().Up && !g.fleet.AwaitsFirstProbe(pools.Decode)
 	})
+	served := "m"
 	ask := func(name, model string, status int, code string) {
 		t.Helper()
 		got := g.post(`{"model":"`+model+`","prompt":"hi"}`, as(name)...)
 		if got.status != status || gjson.Get(got.body, "error.code").String() != code || (got.header.Get("Retry-After") == "") != (status != 503) {
 			t.Errorf("%s asks for %s: %d %v %s", name, model, got.status, got.header, got.body)
+		}
+		if said := gjson.Get(got.body, "error.message").String(); !strings.Contains(said, "Served are: "+served+".") {
+			t.Errorf("%s asks for %s: %q, want it to name %s", name, model, said, served)
 		}
 	}
 	ask("ada", "big", 503, "no_server")
@@ -179,5 +184,8 @@ func TestFirstProbes_AModelWhoseServerIsDownSinceTheStartIsNotUnknown(t *testing
 	if got := g.post(`{"model":"big","prompt":"hi"}`, as("ada")...); got.status != 200 {
 		t.Errorf("once it is up: %d %s", got.status, got.body)
 	}
+	served = "big, m"
 	ask("ada", "none", 404, "model_not_found")
+	served = "m" // of those that there are, what its key allows
+	ask("eve", "none", 404, "model_not_found")
 }

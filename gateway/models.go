@@ -2,14 +2,17 @@ package gateway
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gofiber/fiber/v2"
 
 	"github.com/tandem-gateway/tandem/gateway/access"
+	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pools"
@@ -114,6 +117,32 @@ func (s *Server) catalog() (all []pools.Model) {
 		}
 	}
 	return slices.SortedFunc(maps.Values(byName), func(a, b pools.Model) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// mostNamed is how many models the refusal of another one names.
+const mostNamed = 8
+
+// saysServed is a sentence of the models that a key may use, for one who has asked for another: most have mistyped it.
+func (s *Server) saysServed(key *access.Key) string {
+	var names []string
+	for _, m := range s.catalog() {
+		if !key.May(m.ID) {
+			continue
+		}
+		if names = append(names, m.ID); len(names) > mostNamed {
+			return " GET /v1/models lists those that are."
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " Served are: " + strings.Join(names, ", ") + "."
+}
+
+// lacksModel reports whether an error is that no server is known to have the model.
+func lacksModel(err error) bool {
+	var none *pd.NoServerError
+	return errors.Is(err, errUnknownModel) || errors.As(err, &none) && none.Unsaid
 }
 
 func (s *Server) model(c *fiber.Ctx) error {

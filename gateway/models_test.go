@@ -89,6 +89,25 @@ func TestModels_AreAnthropicsForItsClients(t *testing.T) {
 	}
 }
 
+// Who asks for a model that there is not sees those that its key may use, or where many are listed.
+func TestModels_ARefusalNamesThem(t *testing.T) {
+	g := fleetOfModels(t)
+	for key, want := range map[string]string{
+		"eve": "The model does not exist or is not served here. Served are: chat, small.",
+		"ada": "The model does not exist or is not served here. GET /v1/models lists those that are.",
+	} {
+		got := g.post(`{"model":"bigg","prompt":"hi"}`, as(key)...)
+		if said := gjson.Get(got.body, "error.message").String(); got.status != 404 || said != want {
+			t.Errorf("%s is told %d %q", key, got.status, said)
+		}
+	}
+	g = run(t, usual(t, "nobody models=[none]"), complete().roundTrip, alone(t))
+	got := g.post(`{"model":"m","prompt":"hi"}`, as("nobody")...)
+	if said := gjson.Get(got.body, "error.message").String(); said != "The model does not exist or is not served here." {
+		t.Errorf("one that may use none is told %q", said)
+	}
+}
+
 func TestModel(t *testing.T) {
 	g := fleetOfModels(t)
 	for _, x := range []struct {
