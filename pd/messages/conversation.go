@@ -159,7 +159,7 @@ func (c *conversation) blocksOf(role string, content api.Value) error {
 			}
 			results++
 		default:
-			return inexact("a block that is not text, tool_use of the assistant, or tool_result before all text of the user")
+			return inexact(untranslatedBlock(kind))
 		}
 	}
 	if len(parts)+len(calls)+results == 0 {
@@ -181,6 +181,18 @@ func (c *conversation) blocksOf(role string, content api.Value) error {
 	}
 	c.add(turn...)
 	return nil
+}
+
+// untranslatedBlock names a block of a turn that is not translated. Clients send thinking back by themselves: their
+// user reads here that it is why.
+func untranslatedBlock(kind string) string {
+	switch kind {
+	case "thinking", "redacted_thinking":
+		return "the thinking of an earlier answer"
+	case "image", "document":
+		return "an image or a document"
+	}
+	return "a block that is not text, tool_use of the assistant, or tool_result before all text of the user"
 }
 
 // block reads one block and its type.
