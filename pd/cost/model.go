@@ -109,7 +109,7 @@ func (c *Candidate) linkUse() order.LinkUse {
 func (c *Candidate) priceStep(to *order.DecodeState) {
 	to.Receiving = c.linkUse()
 	c.nextStep = c.stepWithOneMore()
-	to.Step, to.Ahead, to.PerToken, to.PerStream = c.nextStep, inSeconds(c.Queue), c.Step.PerToken(), max(0, c.Step[1])
+	to.Step, to.Ahead, to.PerToken = c.nextStep, inSeconds(c.Queue), c.Step.PerToken()
 	to.Running, to.Queued, to.Used, to.KVRoom = c.Running, c.Queued, c.KVUsed, math.MaxInt
 	to.KVComing, to.KVComesIn = c.KVComing, inSeconds(c.KVComesIn)
 	if c.KVKnown {

@@ -305,7 +305,8 @@ type kvSupply struct {
 
 // kvSupply is that of the decode servers for a request that comes. Answers end once within the time of one, and take
 // some of what that frees as they grow; they are taken to be as those that wait. What is room now, and will be taken
-// by those that wait, comes free no sooner than in the time of one.
+// by those that wait, comes free no sooner than in the time of one. Steps are as they are now: what is known of batches
+// that were never seen is a guess, by which nobody is to be refused.
 func (o *Order) kvSupply(t *Ticket, s *Servers) (k kvSupply) {
 	output := max(o.output, float64(o.size)) / float64(o.size)
 	kv := float64(o.kv) / float64(o.size)
@@ -319,7 +320,7 @@ func (o *Order) kvSupply(t *Ticket, s *Servers) (k kvSupply) {
 			return kvSupply{}
 		}
 		room := max(0, state.KVRoom)
-		answer := state.fullStep(room, kv) * output
+		answer := state.Step * output
 		if state.Running == 0 { // an empty one takes any request
 			room = max(room, t.kv)
 		}
@@ -336,11 +337,6 @@ func (o *Order) kvSupply(t *Ticket, s *Servers) (k kvSupply) {
 	share := kv / (kv + output/2)
 	k.freed, k.again = k.freed*share, k.again*share
 	return k
-}
-
-// fullStep is the seconds of a step once so many tokens that are room now are in use, by requests of so many each.
-func (d *DecodeState) fullStep(room int, kv float64) float64 {
-	return d.Step + float64(room)*(d.PerToken+d.PerStream/max(1, kv))
 }
 
 // wait is in how many seconds there is room for so many tokens.

@@ -129,20 +129,19 @@ func TestAdmit_OfABurstOnlyWhatComesTooLateIsRefused(t *testing.T) {
 func TestAdmit_KVThatIsFreeNowComesFreeAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		used, room, running int
-		perStream, perToken float64
+		perToken            float64
 		latest              float64 // seconds
 		admitted            int
 	}{
 		// Answers of 100 tokens take 2 s, and each thousand tokens of prompt comes free with 50 of the answer to grow.
-		"full":                       {10_000, 0, 10, 0, 0, 4.2, 20},
-		"one runs":                   {1000, 9000, 1, 0, 0, 6.2, 29},
-		"none runs":                  {0, 10_000, 0, 0, 0, 4.2, 20},
-		"none runs, and prompts big": {0, 10, 0, 0, 0, 4.2, 2},
-		"steps grow with streams":    {1000, 9000, 1, 0.02 / 9, 0, 4.2, 10},
-		"and with what they have":    {1000, 9000, 1, 0, 0.02 / 9000, 4.2, 10},
+		"full":                        {10_000, 0, 10, 0, 4.2, 20},
+		"one runs":                    {1000, 9000, 1, 0, 6.2, 29},
+		"none runs":                   {0, 10_000, 0, 0, 4.2, 20},
+		"none runs, and prompts big":  {0, 10, 0, 0, 4.2, 2},
+		"who knows of fuller batches": {1000, 9000, 1, 0.02 / 9000, 6.2, 29},
 	} {
 		s := fleetOf(200, 1)
-		s.Decode[0] = DecodeState{Step: 0.02, Used: c.used, KVRoom: c.room, Running: c.running, PerStream: c.perStream, PerToken: c.perToken}
+		s.Decode[0] = DecodeState{Step: 0.02, Used: c.used, KVRoom: c.room, Running: c.running, PerToken: c.perToken}
 		if admitted := New(DefaultConfig()).admitted(s, 100, math.Inf(1), virtual(c.latest)); admitted != c.admitted {
 			t.Errorf("%s: %d requests are let in, want %d", name, admitted, c.admitted)
 		}

@@ -62,7 +62,6 @@ type DecodeState struct {
 	Step      float64 // seconds of its next step with one sequence more
 	Beyond    float64 // seconds by which Step is longer than the mean of all decode servers: CompareSteps
 	PerToken  float64 // seconds that each further token of KV adds to a step
-	PerStream float64 // seconds that each further sequence adds to a step
 	Receiving LinkUse // of its link, by KV
 	Running   int     // sequences that stall while a prompt is computed there
 	Queued    int     // requests whose prompts it is to compute itself
