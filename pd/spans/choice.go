@@ -37,7 +37,7 @@ func CauseOf(why string, span trace.SpanContext, leg, at, kind string) *Cause {
 // StartChoice begins a choice of servers. One that follows a failed leg (cause is not nil) is linked
 // to that leg's span, and says why itself too: not every viewer shows the attributes of links.
 func StartChoice(ctx context.Context, tracer trace.Tracer, cause *Cause) (context.Context, trace.Span) {
-	if cause == nil || isUntraced(ctx) {
+	if cause == nil || isOff(tracer) || isUntraced(ctx) {
 		return Start(ctx, tracer, "choose")
 	}
 	why := []attribute.KeyValue{

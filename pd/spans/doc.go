@@ -8,6 +8,7 @@
 // dashboard that adds up gen_ai.usage.* would count their tokens twice. Everything else is tandem.*,
 // with its unit in the name. No text of a prompt or an answer, and no key, is an attribute.
 //
-// Of a request that is not traced nothing is recorded. It and its legs have spans without content all
-// the same, whose ids engines get; nothing else is allocated for it.
+// Of a request that a share leaves out nothing is recorded. It and its legs have spans without content
+// all the same, whose ids engines get; nothing else is allocated for it. Without a collector (a
+// noop.Tracer) there are no spans: engines get the client's trace as it came, or none.
 package spans

@@ -20,6 +20,9 @@ type Leg struct{ span trace.Span }
 // with the context names the leg's span as its parent: of a request that is not traced, too, so that
 // what engines trace by themselves can be told apart by leg.
 func StartLeg(ctx context.Context, tracer trace.Tracer, name, server, attempt string) (context.Context, Leg) {
+	if isOff(tracer) {
+		return ctx, Leg{}
+	}
 	if isUntraced(ctx) {
 		ctx, span := tracer.Start(ctx, name)
 		return ctx, Leg{span}

@@ -10,6 +10,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
@@ -50,6 +51,35 @@ func TestStart_AllocatesNothingOfWhatIsNotTraced(t *testing.T) {
 	}
 	if request.IsRecording() || !request.SpanContext().IsValid() {
 		t.Error("engines get no ids")
+	}
+}
+
+// Without a collector there are no spans: nothing is allocated, and engines get the trace that the client
+// sent, or none, by which they would leave their own out.
+func TestStart_WithoutACollectorEnginesGetTheClientsTrace(t *testing.T) {
+	remote := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, Remote: true})
+	for name, x := range map[string]struct {
+		ctx  context.Context
+		want trace.SpanContext
+	}{
+		"a client's trace": {trace.ContextWithRemoteSpanContext(t.Context(), remote), remote},
+		"none":             {t.Context(), trace.SpanContext{}},
+	} {
+		if n := testing.AllocsPerRun(100, func() {
+			ctx, request := StartRequest(x.ctx, noop.Tracer{}, "id", api.Chat)
+			_, step := Start(ctx, noop.Tracer{}, "wait")
+			End(step, errors.New("gone"))
+			_, choice := StartChoice(ctx, noop.Tracer{}, nil)
+			RecordChoice(choice, nil)
+			legCtx, leg := StartLeg(ctx, noop.Tracer{}, "prefill", "server", "attempt")
+			leg.Fail("broken", 500, nil)
+			EndRequest(request, Outcome{})
+			if got := trace.SpanContextFromContext(legCtx); !got.Equal(x.want) || CauseOf(Retry, leg.Context(), "", "", "") != nil {
+				t.Errorf("%s: engines get %v", name, got)
+			}
+		}); n > 1 { // the error
+			t.Errorf("%s: %v allocations", name, n)
+		}
 	}
 }
 

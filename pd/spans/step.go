@@ -7,15 +7,22 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 )
 
 // Start begins a step of a request. Where the request is not traced nothing begins, and the context
 // stays the request's.
 func Start(ctx context.Context, tracer trace.Tracer, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
-	if isUntraced(ctx) {
+	if isOff(tracer) || isUntraced(ctx) {
 		return ctx, trace.SpanFromContext(context.Background())
 	}
 	return tracer.Start(ctx, name, options...)
+}
+
+// isOff reports whether a tracer is that of a gateway without a collector.
+func isOff(tracer trace.Tracer) bool {
+	_, off := tracer.(noop.Tracer)
+	return off
 }
 
 // isUntraced reports whether a context belongs to a request whose span is not recorded. One that

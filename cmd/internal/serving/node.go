@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	dto "github.com/prometheus/client_model/go"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/tandem-gateway/tandem/autoscale"
 	"github.com/tandem-gateway/tandem/autoscale/keda"
@@ -61,7 +60,7 @@ type Node struct {
 	draining     atomic.Bool
 	instance     string       // names this process among all gateways
 	peers        *peers.Asker // the admin ports of the others
-	tracing      *sdktrace.TracerProvider
+	tracing      tracing
 	reloads      *FileReloads
 	secrets      secrets
 }
@@ -215,7 +214,7 @@ func (n *Node) orchestrate(legs http.RoundTripper, reg *metricsRegistry) error {
 	metrics := pd.NewMetrics(reg, cfg.telemetry.histograms, queue, suspects)
 	ghosts := new(ghost.Memories)
 	reg.MustRegister(pd.LostShares(ghosts))
-	binder := &pd.Binder{Queue: queue, Tracer: n.tracing.Tracer("tandem"), Chooser: &pd.Chooser{
+	binder := &pd.Binder{Queue: queue, Tracer: n.tracing.tracer, Chooser: &pd.Chooser{
 		Snapshotter: pd.Snapshotter{
 			Config: cfg.pd.BindConfig, Fleet: n.fleet, Links: cost.NewLinks(cfg.cost.links), Locality: n.locality, Cost: cfg.cost.Model,
 			Answers: new(answerkv.Answers), Meetings: new(predict.Meetings), Ghosts: ghosts,
@@ -416,7 +415,7 @@ func (n *Node) Run(ctx context.Context) error {
 	n.locality.Close()
 	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	if ferr := n.tracing.Shutdown(flush); ferr != nil {
+	if ferr := n.tracing.end(flush); ferr != nil {
 		n.log.Warn("some traces were not sent", "error", ferr.Error())
 	}
 	n.log.Info("stopped")

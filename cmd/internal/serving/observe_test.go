@@ -3,7 +3,6 @@ package serving
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -69,7 +68,7 @@ func TestObserve_OneTraceARequest(t *testing.T) {
 	}
 	var spans map[string]*tracev1.Span
 	eventually(t, "the request ended", func() bool {
-		if err := c.node.tracing.ForceFlush(t.Context()); err != nil {
+		if err := c.node.tracing.provider.ForceFlush(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		spans = got.named()
@@ -117,9 +116,9 @@ func TestObserve_TracesTakeTheServiceFromTheEnvironment(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, span := tracing.Tracer("test").Start(t.Context(), "span")
+		_, span := tracing.tracer.Start(t.Context(), "span")
 		span.End()
-		if err := errors.Join(tracing.ForceFlush(t.Context()), tracing.Shutdown(t.Context())); err != nil {
+		if err := tracing.end(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		for key, want := range x.want {

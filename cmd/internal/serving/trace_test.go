@@ -67,7 +67,7 @@ func traced(t *testing.T, s shape, prepare func(*cluster), body string) (answer,
 	}
 	a := c.post("/v1/chat/completions", body, "Authorization", "Bearer hush-key")
 	eventually(t, "the request ended", func() bool {
-		if err := c.node.tracing.ForceFlush(t.Context()); err != nil {
+		if err := c.node.tracing.provider.ForceFlush(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		return len(got.all("request")) == 1

@@ -12,29 +12,47 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/tandem-gateway/tandem/cmd/internal/version"
 	"github.com/tandem-gateway/tandem/pd"
 )
 
-// newTracing returns a provider that batches spans to the OTLP endpoint, drops
-// them when it is slow or away, and never blocks a request. Without an endpoint
-// nothing is recorded, but requests still get the ids that both legs carry. The
-// client's sampling flag is not obeyed: it could fill the collector.
-func newTracing(ctx context.Context, endpoint string, share float64, instance string) (*sdktrace.TracerProvider, error) {
-	service := describeService(ctx, instance)
+// tracing is where spans go.
+type tracing struct {
+	tracer   trace.Tracer
+	provider *sdktrace.TracerProvider // nil without a collector
+}
+
+// newTracing batches spans to the OTLP endpoint, drops them when it is slow or
+// away, and never blocks a request. The client's sampling flag is not
+// obeyed: it could fill the collector. Without an endpoint the gateway takes no part in a trace: engines
+// get the client's as it came, flag and all. One of ours that nobody records would have those that trace
+// record nothing, as what they sample follows their parent (OpenTelemetry's default, ParentBased).
+func newTracing(ctx context.Context, endpoint string, share float64, instance string) (tracing, error) {
 	if endpoint == "" {
-		return sdktrace.NewTracerProvider(sdktrace.WithResource(service), sdktrace.WithSampler(sdktrace.NeverSample())), nil
+		return tracing{tracer: noop.Tracer{}}, nil
 	}
+	service := describeService(ctx, instance)
 	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(strings.TrimRight(endpoint, "/")+"/v1/traces"))
 	if err != nil {
-		return nil, fmt.Errorf("otlp-endpoint: %w", err)
+		return tracing{}, fmt.Errorf("otlp-endpoint: %w", err)
 	}
-	return sdktrace.NewTracerProvider(
+	provider := sdktrace.NewTracerProvider(
 		sdktrace.WithResource(service),
 		sdktrace.WithSampler(sdktrace.TraceIDRatioBased(share)),
 		sdktrace.WithBatcher(exporter),
-	), nil
+	)
+	return tracing{provider.Tracer("tandem"), provider}, nil
+}
+
+// end sends the last spans.
+func (t tracing) end(ctx context.Context) error {
+	if t.provider == nil {
+		return nil
+	}
+	return t.provider.Shutdown(ctx)
 }
 
 // tracingFaults logs what fails in tracing, a line a minute: while a collector is away each batch of spans fails.
