@@ -4,19 +4,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-gateway/tandem/pd/histogram"
+	"github.com/tandem-gateway/tandem/pd/series"
 )
 
 // Metrics are what the gateway counts of its clients. The model label holds only
 // models that are served; others are UnknownModel, and of what asks for no model it is NoModel. The tenant label holds as many tenants
 // as are configured; others are "other".
 type Metrics struct {
-	requests *prometheus.CounterVec   // api, model, outcome, path
-	duration *prometheus.HistogramVec // api, model, outcome, path
+	requests *series.Counters  // api, model, outcome, path
+	duration *series.Observers // api, model, outcome, path
 
-	overloaded     *prometheus.CounterVec // model, cause
-	tenantRequests *prometheus.CounterVec // tenant, class, outcome
-	tenantTokens   *prometheus.CounterVec // tenant, kind
-	limited        *prometheus.CounterVec // tenant, limit
+	overloaded     *series.Counters // model, cause
+	tenantRequests *series.Counters // tenant, class, outcome
+	tenantTokens   *series.Counters // tenant, kind
+	limited        *series.Counters // tenant, limit
 	loops          prometheus.Counter
 }
 
@@ -34,39 +35,39 @@ const (
 
 // NewMetrics registers them.
 func NewMetrics(reg prometheus.Registerer, kept histogram.Config) *Metrics {
-	m := &Metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tandem_requests_total",
-			Help: "Requests by outcome: ok, client_gone, unauthorized, limited (its key's limits), bad_request and refused (4xx by the " +
-				"gateway, by an engine), quarantined, overloaded, displaced, deadline, no_server, stopped (this gateway ended before), timeout, error, broken_stream; and by path: http, or picker, where a proxy " +
-				"asked which servers to take.",
-		}, []string{"api", "model", "outcome", "path"}),
-		duration: kept.New(reg, "tandem_request_duration_seconds", "Time from a request's arrival to the end of its answer.",
-			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}, "api", "model", "outcome", "path"),
+	counters := func(name, help string, labels ...string) *series.Counters {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		reg.MustRegister(c)
+		return series.OfCounters(c)
 	}
-	m.overloaded = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tandem_overloaded_requests_total",
-		Help: "Requests of the outcome overloaded, by cause: max_waiting (as many requests wait as that setting allows), max_wait (they waited longer than it, or would have), " +
-			"max_held (bodies or answers take as many bytes), engines (all that were tried answered that they are busy), gateway (it has no descriptors left, or failed).",
-	}, []string{"model", "cause"})
-	m.tenantRequests = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tandem_tenant_requests_total",
-		Help: "Requests of tenants, by priority class and outcome; tenants beyond tenant-labels are one, \"other\".",
-	}, []string{"tenant", "class", "outcome"})
-	m.tenantTokens = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tandem_tenant_tokens_total",
-		Help: "Tokens of tenants' requests that were answered, as engines report them, by kind: prompt, output.",
-	}, []string{"tenant", "kind"})
-	m.limited = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tandem_limited_requests_total",
-		Help: "Requests refused because a limit of their key was used up, by limit: requests, prompt_tokens, output_tokens, " +
-			"concurrent_requests.",
-	}, []string{"tenant", "limit"})
-	m.loops = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "tandem_loops_refused_total",
-		Help: "Requests and probes refused since this gateway sent them itself, or one with the same servers did: an address of theirs is in their list of servers.",
-	})
-	reg.MustRegister(m.requests, m.overloaded, m.tenantRequests, m.tenantTokens, m.limited, m.loops)
+	m := &Metrics{
+		requests: counters("tandem_requests_total",
+			"Requests by outcome: ok, client_gone, unauthorized, limited (its key's limits), bad_request and refused (4xx by the "+
+				"gateway, by an engine), quarantined, overloaded, displaced, deadline, no_server, stopped (this gateway ended before), timeout, error, broken_stream; and by path: http, or picker, where a proxy "+
+				"asked which servers to take.",
+			"api", "model", "outcome", "path"),
+		duration: series.OfHistograms(kept.New(reg, "tandem_request_duration_seconds", "Time from a request's arrival to the end of its answer.",
+			[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}, "api", "model", "outcome", "path")),
+		overloaded: counters("tandem_overloaded_requests_total",
+			"Requests of the outcome overloaded, by cause: max_waiting (as many requests wait as that setting allows), max_wait (they waited longer than it, or would have), "+
+				"max_held (bodies or answers take as many bytes), engines (all that were tried answered that they are busy), gateway (it has no descriptors left, or failed).",
+			"model", "cause"),
+		tenantRequests: counters("tandem_tenant_requests_total",
+			"Requests of tenants, by priority class and outcome; tenants beyond tenant-labels are one, \"other\".",
+			"tenant", "class", "outcome"),
+		tenantTokens: counters("tandem_tenant_tokens_total",
+			"Tokens of tenants' requests that were answered, as engines report them, by kind: prompt, output.",
+			"tenant", "kind"),
+		limited: counters("tandem_limited_requests_total",
+			"Requests refused because a limit of their key was used up, by limit: requests, prompt_tokens, output_tokens, "+
+				"concurrent_requests.",
+			"tenant", "limit"),
+		loops: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tandem_loops_refused_total",
+			Help: "Requests and probes refused since this gateway sent them itself, or one with the same servers did: an address of theirs is in their list of servers.",
+		}),
+	}
+	reg.MustRegister(m.loops)
 	return m
 }
 

@@ -1,7 +1,6 @@
 package pd
 
 import (
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,41 +14,42 @@ import (
 	"github.com/tandem-gateway/tandem/pd/histogram"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
+	"github.com/tandem-gateway/tandem/pd/series"
 )
 
 // Metrics are what pd measures. Labels are bounded by the configuration:
 // servers, models that a server serves, and fixed words.
 type Metrics struct {
-	wait              *prometheus.HistogramVec // model
-	ttft              *prometheus.HistogramVec // model
-	gap               *prometheus.HistogramVec
+	wait              *series.Observers // model
+	ttft              *series.Observers // model
+	gap               *series.Observers
 	prefill           histogram.ByServer
 	firstEvent        histogram.ByServer
 	itl               histogram.ByServer
-	retries           *prometheus.CounterVec // leg, reason
-	aggregated        *prometheus.CounterVec // reason
-	unknown           *prometheus.CounterVec // model, reason
+	retries           *series.Counters       // leg, reason
+	aggregated        *series.Counters       // reason
+	unknown           *series.Counters       // model, reason
 	missing           *prometheus.CounterVec // server
 	foreign           *prometheus.CounterVec // server
 	recomputes        *prometheus.CounterVec // server
 	mismatches        *prometheus.CounterVec // server
 	stranded          *prometheus.CounterVec // server
 	retained          *prometheus.CounterVec // server
-	answerKV          *prometheus.CounterVec // outcome
+	answerKV          *series.Counters       // outcome
 	exhausted         prometheus.Counter
-	unresponsiveWaits *prometheus.CounterVec // role
+	unresponsiveWaits *series.Counters // role
 	evaluations       prometheus.Counter
-	promptToks        *prometheus.CounterVec // model
-	outputToks        *prometheus.CounterVec // model
-	cachedToks        *prometheus.CounterVec // model
-	heldToks          *prometheus.CounterVec // model, tier
+	promptToks        *series.Counters // model
+	outputToks        *series.Counters // model
+	cachedToks        *series.Counters // model
+	heldToks          *series.Counters // model, tier
 	// lookedUpToks are those that heldToks are a part of.
-	lookedUpToks  *prometheus.CounterVec // model
+	lookedUpToks  *series.Counters       // model
 	brokenAfter   *prometheus.CounterVec // server
-	continuations *prometheus.CounterVec // outcome
-	firstTokens   *prometheus.CounterVec // use, reason
-	pieces        *prometheus.CounterVec // outcome
-	fetches       *prometheus.CounterVec // outcome
+	continuations *series.Counters       // outcome
+	firstTokens   *series.Counters       // use, reason
+	pieces        *series.Counters       // outcome
+	fetches       *series.Counters       // outcome
 	fetchedToks   prometheus.Counter
 
 	choices *evaluate.Metrics // what became of them
@@ -66,20 +66,23 @@ var (
 // NewMetrics registers the metrics of pd, its queue and its quarantine.
 func NewMetrics(reg prometheus.Registerer, kept histogram.Config, queue *queue.Queue, suspects *retry.Quarantine) *Metrics {
 	var byServer []seriesByServer
-	distribution := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-		return kept.New(reg, name, help, buckets, labels...)
+	distribution := func(name, help string, buckets []float64, labels ...string) *series.Observers {
+		return series.OfHistograms(kept.New(reg, name, help, buckets, labels...))
 	}
 	times := func(name, help string, buckets []float64) histogram.ByServer {
 		t := kept.NewByServer(reg, name, help, buckets)
 		byServer = append(byServer, t.Mean)
 		return t
 	}
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+	counters := func(name, help string, labels ...string) *series.Counters {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 		reg.MustRegister(c)
-		if slices.Contains(labels, serverLabel) {
-			byServer = append(byServer, c)
-		}
+		return series.OfCounters(c)
+	}
+	countersByServer := func(name, help string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{serverLabel})
+		reg.MustRegister(c)
+		byServer = append(byServer, c)
 		return c
 	}
 	m := &Metrics{
@@ -96,70 +99,64 @@ func NewMetrics(reg prometheus.Registerer, kept histogram.Config, queue *queue.Q
 		itl: times("tandem_itl_seconds", "Gaps between content events of a stream.", itlBuckets),
 		gap: distribution("tandem_handoff_gap_seconds", "Time from the end of prefill to the dispatch of decode.",
 			[]float64{.0001, .00025, .0005, .001, .0025, .005, .01, .05, .1, .5, 1, 5, 10}),
-		retries: counter("tandem_retries_total", "Legs tried again elsewhere, by the leg that failed and why.", "leg", "reason"),
-		aggregated: counter("tandem_aggregated_requests_total",
+		retries: counters("tandem_retries_total", "Legs tried again elsewhere, by the leg that failed and why.", "leg", "reason"),
+		aggregated: counters("tandem_aggregated_requests_total",
 			"Requests that decode ran alone, by reason: aggregated, cheaper, no_prefill (no server but the one that decodes), "+
 				"no_pair (prefill servers that make no pair with a decode server), fallback.",
 			"reason"),
-		unknown: counter("tandem_tokens_unknown_total",
+		unknown: counters("tandem_tokens_unknown_total",
 			"Requests of whose prompts no tokens were known, so that what servers hold of them was not looked up, by reason: "+
 				tokens.ListReasons()+". docs/explain.md says what each means.",
 			"model", "reason"),
-		missing: counter("tandem_handoffs_missing_total",
-			"Prefills that answered without a hand-off; decode then computes the prompt.",
-			"server"),
-		foreign: counter("tandem_handoffs_external_total",
+		missing: countersByServer("tandem_handoffs_missing_total",
+			"Prefills that answered without a hand-off; decode then computes the prompt."),
+		foreign: countersByServer("tandem_handoffs_external_total",
 			"Hand-offs that name a host which is neither the prefill server's nor that of its kv-address; with strict-handoffs also those "+
 				"with a host of which that is not known yet, and all of them "+
-				"are withheld from decode.",
-			"server"),
-		retained: counter("tandem_handoffs_retained_total",
-			"Answers of decode with a hand-off of its own, whose blocks the engine pins for 480 s although no server fetches them.",
-			"server"),
-		answerKV: counter("tandem_answer_kv_total",
+				"are withheld from decode."),
+		retained: countersByServer("tandem_handoffs_retained_total",
+			"Answers of decode with a hand-off of its own, whose blocks the engine pins for 480 s although no server fetches them."),
+		answerKV: counters("tandem_answer_kv_total",
 			"KV of answers that decode keeps for the next turn's prefill, by what became of it: kept, read, late (gone when it was to be "+
 				"read), computed (prefill was to read it and computed the tokens), failed (likewise, after an error or silence).",
 			"outcome"),
-		recomputes: counter("tandem_silent_recomputes_total",
-			"Decodes that were given a hand-off and computed the prompt all the same.",
-			"server"),
-		mismatches: counter("tandem_prompt_mismatches_total",
-			"Prompts that decode tokenises differently from prefill: do both servers have the same chat template and tokenizer?",
-			"server"),
-		stranded: counter("tandem_handoffs_stranded_total",
-			"Hand-offs that no decode picked up; the prefill server frees them when its lease ends.",
-			"server"),
-		promptToks: counter("tandem_prompt_tokens_total", "Prompt tokens, as engines report them.", "model"),
-		outputToks: counter("tandem_output_tokens_total", "Output tokens, as engines report them; content events where they do not.", "model"),
-		cachedToks: counter("tandem_cached_prompt_tokens_total",
+		recomputes: countersByServer("tandem_silent_recomputes_total",
+			"Decodes that were given a hand-off and computed the prompt all the same."),
+		mismatches: countersByServer("tandem_prompt_mismatches_total",
+			"Prompts that decode tokenises differently from prefill: do both servers have the same chat template and tokenizer?"),
+		stranded: countersByServer("tandem_handoffs_stranded_total",
+			"Hand-offs that no decode picked up; the prefill server frees them when its lease ends."),
+		promptToks: counters("tandem_prompt_tokens_total", "Prompt tokens, as engines report them.", "model"),
+		outputToks: counters("tandem_output_tokens_total", "Output tokens, as engines report them; content events where they do not.", "model"),
+		cachedToks: counters("tandem_cached_prompt_tokens_total",
 			"Prompt tokens that were in the cache of the server that prefilled, as it reports them.",
 			"model"),
-		heldToks: counter("tandem_kv_hit_tokens_total",
+		heldToks: counters("tandem_kv_hit_tokens_total",
 			"Prompt tokens that the server which computed the prompt was known to hold when it was chosen, by the tier that it has them "+
 				"in. Of tandem_kv_prompt_tokens_total they are the part that caches were believed to save; what engines report is "+
 				"tandem_cached_prompt_tokens_total.",
 			"model", "tier"),
-		lookedUpToks: counter("tandem_kv_prompt_tokens_total",
+		lookedUpToks: counters("tandem_kv_prompt_tokens_total",
 			"Tokens of the prompts that were computed and whose caches were looked for, as engines report them.", "model"),
-		unresponsiveWaits: counter("tandem_unresponsive_waits_total",
+		unresponsiveWaits: counters("tandem_unresponsive_waits_total",
 			"Requests that waited because all servers of a role were unresponsive, or not probed yet, by role.", "role"),
-		brokenAfter: counter("tandem_streams_broken_total", "Streams that broke after their first content event, by decode server.", "server"),
-		continuations: counter("tandem_continuations_total",
+		brokenAfter: countersByServer("tandem_streams_broken_total", "Streams that broke after their first content event, by decode server."),
+		continuations: counters("tandem_continuations_total",
 			"Streams that broke, by what became of them: continued, ended (the answer was whole, only the end marker was missing), "+
 				"failed, refused (the request or the engine does not allow it), no_budget.",
 			"outcome"),
-		firstTokens: counter("tandem_first_tokens_total",
+		firstTokens: counters("tandem_first_tokens_total",
 			"Prefill legs by what became of their token (use): first (the client got it, and decode went on behind it), all (it was the whole "+
 				"answer), redrawn (decode said the same one), unused; and why (reason, docs/engines.md).",
 			"use", "reason"),
-		fetches: counter("tandem_kv_fetches_total",
+		fetches: counters("tandem_kv_fetches_total",
 			"Times that prefill was to fetch the KV of a prompt's beginning from a decode server, by outcome: fetched, recomputed (likewise, but decode had lost some "+
 				"and computed it), not_fetched (a leg failed, or took too long: prefill computes it), met "+
 				"(one block, of two servers that had exchanged no KV before, beside a request that computes its prompt), not_met (the same failed).", "outcome"),
 		fetchedToks: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "tandem_kv_fetched_tokens_total", Help: "Tokens of prompts whose KV prefill fetched from decode servers, since it lacked them.",
 		}),
-		pieces: counter("tandem_prefill_pieces_total",
+		pieces: counters("tandem_prefill_pieces_total",
 			"Pieces of long prompts by outcome: pulled (decode has it), not_pulled (decode pulls it with the whole prompt), kept (prefill still had "+
 				"it when the next one came), lost (it was evicted, or the engine does not say what it had), on_decode (a decode server computed it, which serves the request alone).",
 			"outcome"),

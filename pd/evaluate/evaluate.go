@@ -11,18 +11,19 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/histogram"
+	"github.com/tandem-gateway/tandem/pd/series"
 )
 
 // Metrics are by model, which are bounded by the configuration.
 type Metrics struct {
-	ttftRatio     *prometheus.HistogramVec // model
-	transferRatio *prometheus.HistogramVec // model
-	outputRatio   *prometheus.HistogramVec // model
-	outputTokens  *prometheus.CounterVec   // model, what
-	promptRatio   *prometheus.HistogramVec // model
-	transfer      *prometheus.HistogramVec // model
-	transferBytes *prometheus.CounterVec   // model
-	saved, lost   *prometheus.CounterVec   // model, what
+	ttftRatio     *series.Observers // model
+	transferRatio *series.Observers // model
+	outputRatio   *series.Observers // model
+	outputTokens  *series.Counters  // model, what
+	promptRatio   *series.Observers // model
+	transfer      *series.Observers // model
+	transferBytes *series.Counters  // model
+	saved, lost   *series.Counters  // model, what
 }
 
 // What disaggregation saves seconds of.
@@ -40,13 +41,13 @@ var (
 
 // New registers the metrics.
 func New(reg prometheus.Registerer, kept histogram.Config) *Metrics {
-	byModel := func(name, help string, buckets []float64) *prometheus.HistogramVec {
-		return kept.New(reg, name, help, buckets, "model")
+	byModel := func(name, help string, buckets []float64) *series.Observers {
+		return series.OfHistograms(kept.New(reg, name, help, buckets, "model"))
 	}
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+	counter := func(name, help string, labels ...string) *series.Counters {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 		reg.MustRegister(c)
-		return c
+		return series.OfCounters(c)
 	}
 	return &Metrics{
 		ttftRatio: byModel("tandem_ttft_prediction_ratio",

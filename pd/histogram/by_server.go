@@ -6,13 +6,15 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-gateway/tandem/pd/series"
 )
 
 // ByServer are times that servers take: how they are distributed by model, and by server only their
 // sum and number. Buckets of each server would be most of what a large fleet exposes.
 type ByServer struct {
-	Mean         *prometheus.SummaryVec   // server
-	distribution *prometheus.HistogramVec // model
+	Mean         *prometheus.SummaryVec // server
+	distribution *series.Observers      // model
 }
 
 // NewByServer registers both, tandem_NAME by model and tandem_server_NAME by server.
@@ -21,7 +23,7 @@ func (c Config) NewByServer(reg prometheus.Registerer, name, help string, bucket
 		Name: strings.Replace(name, "tandem_", "tandem_server_", 1), Help: "Sum and number of " + name + " by server.",
 	}, []string{"server"})
 	reg.MustRegister(mean)
-	return ByServer{mean, c.New(reg, name, help, buckets, "model")}
+	return ByServer{mean, series.OfHistograms(c.New(reg, name, help, buckets, "model"))}
 }
 
 // Observe adds a time that a request took.
