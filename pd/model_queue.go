@@ -88,12 +88,15 @@ func (q *modelQueue) decide(now time.Time) {
 	q.look++
 	q.enterPredictions()
 	q.refresh(now)
+	others := len(q.waiting) > 0
 	for _, w := range q.arrivals {
 		q.enter(w, now)
 	}
 	clear(q.arrivals)
 	q.arrivals = q.arrivals[:0]
-	q.renewPrices(now)
+	if others { // those that came now are priced
+		q.renewPrices(now)
+	}
 	for {
 		turn, ok := q.order.Next(&q.servers)
 		if !ok {

@@ -68,22 +68,36 @@ func (c *Connector) PairsTake(d *api.Dialect) bool {
 // Takes reports whether a decode server takes requests of an API, in a pair or by itself.
 func (c *Connector) Takes(d *api.Dialect) bool { return c.Aggregated || !d.Split || c.PairsTake(d) }
 
-// byName has the connectors by the names that pools.Connectors lists.
-var byName = map[string]*Connector{
-	"nixl":         nixl,
-	"sglang":       sglang,
-	"mooncake":     mooncake,
-	"offload":      offload,
-	"p2p-nccl":     nccl,
-	"store":        store,
-	"trtllm":       trtllm,
-	"llmd-sidecar": sidecar,
-	"aggregated":   {Aggregated: true},
+// byName has the connectors by the names that pools.Connectors lists: the most usual first, as each request asks for
+// its servers' several times.
+var byName = []struct {
+	name string
+	*Connector
+}{
+	{"nixl", nixl},
+	{"sglang", sglang},
+	{"aggregated", &Connector{Aggregated: true}},
+	{"mooncake", mooncake},
+	{"offload", offload},
+	{"p2p-nccl", nccl},
+	{"store", store},
+	{"trtllm", trtllm},
+	{"llmd-sidecar", sidecar},
+}
+
+// named returns a connector by its name, nil if there is none.
+func named(name string) *Connector {
+	for i := range byName {
+		if byName[i].name == name {
+			return byName[i].Connector
+		}
+	}
+	return nil
 }
 
 // Of returns the connector of a server.
 func Of(s *pools.Server) *Connector {
-	c := byName[s.Connector()]
+	c := named(s.Connector())
 	if c == sidecar && !s.ServesAlone() { // SGLang
 		return sidecarOfSGLang
 	}

@@ -10,7 +10,7 @@ import (
 // pointer in a request.
 func TestConnectors_AreThoseOfTheConfiguration(t *testing.T) {
 	for _, name := range pools.Connectors() {
-		if c := byName[name]; c == nil || c.Pairs != (c.decode != nil) || c.Pairs && !c.DecodeDriven && c.Prefill == nil {
+		if c := named(name); c == nil || c.Pairs != (c.decode != nil) || c.Pairs && !c.DecodeDriven && c.Prefill == nil {
 			t.Errorf("%s is not complete: %+v", name, c)
 		}
 	}

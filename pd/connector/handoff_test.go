@@ -61,17 +61,17 @@ func answered(t *testing.T, d *api.Dialect, text string) api.Answer {
 // Where decode does not wait for prefill's answer its hand-off is complete before any leg is
 // sent; else nothing is handed over before prefill has said what.
 func TestHandoff_IsCompleteAtOnceWhereDecodeDoesNotWait(t *testing.T) {
-	for name, c := range byName {
+	for _, c := range byName {
 		if !c.Pairs {
 			continue
 		}
-		server := &pools.Server{Spec: pools.Spec{URL: "http://10.0.0.1:8000", Connector: name}}
+		server := &pools.Server{Spec: pools.Spec{URL: "http://10.0.0.1:8000", Connector: c.name}}
 		tr := NewTransfer(api.Chat, parsed(t, `{"model":"m"}`), 1, server, server)
 		tr.engine = engineRank{"e", 0}
 		h := tr.Handoff()
 		atOnce := c.ConcurrentLegs || c.DecodeDriven
 		if h.HasKV() != atOnce || (h.Leg.Body.Len() > 2) != atOnce || h.From != server || h.Attempt != tr.ID {
-			t.Errorf("%s: has KV %v, its leg is %s", name, h.HasKV(), h.Leg.Body.Bytes())
+			t.Errorf("%s: has KV %v, its leg is %s", c.name, h.HasKV(), h.Leg.Body.Bytes())
 		}
 	}
 	if (*Handoff)(nil).HasKV() {

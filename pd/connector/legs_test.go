@@ -19,8 +19,8 @@ import (
 // answer where decode waits for it.
 func TestLegs_Golden(t *testing.T) {
 	missing := make(map[string]bool)
-	for name, c := range byName {
-		missing[name] = c.Pairs
+	for _, c := range byName {
+		missing[c.name] = c.Pairs
 	}
 	datadriven.RunTest(t, "testdata/legs.txt", func(t *testing.T, d *datadriven.TestData) string {
 		delete(missing, d.Cmd)

@@ -92,35 +92,36 @@ func (a *Shown) Add(e *Evidence, confidence float64) {
 
 // Support is what servers support that have shown so much.
 func (a *Shown) Support() (s Support) {
-	s.none = !a.own && !a.measured && !a.reported
+	if s.none = !a.own && !a.measured && !a.reported; s.none {
+		return s
+	}
+	if !a.own { // other replicas know, or it is known from before
+		for class := range s.limit {
+			s.limit[class], s.share[class] = math.Inf(1), 1
+		}
+		return s
+	}
+	first := 0
+	for a.byTime[first].predicted == 0 {
+		first++
+	}
+	share, limit := a.byTime[first].share(), math.Inf(1) // of the nearest class that was measured and is shorter, else of the nearest that is longer
 	for class := range s.limit {
 		switch {
-		case s.none:
-		case !a.own, a.measured && a.byTime[class].predicted == 0: // other replicas know, or it is known from before
+		case a.byTime[class].predicted > 0:
+			share, limit = a.byTime[class].share(), math.Ldexp(supportedReach, firstClass+class)
+			s.limit[class], s.share[class] = math.Inf(1), share
+		case a.measured: // it is known from before
 			s.limit[class], s.share[class] = math.Inf(1), 1
 		default:
-			s.fill(class, &a.byTime)
+			s.limit[class], s.share[class] = limit, share
 		}
 	}
 	return s
 }
 
-// fill works out a class from what was measured: of the class itself, else of the nearest that is
-// shorter, else of the nearest that is longer.
-func (s *Support) fill(class int, all *[timeClasses]tally) {
-	known := class
-	for known >= 0 && all[known].predicted == 0 {
-		known--
-	}
-	if s.limit[class] = math.Inf(1); known >= 0 && known < class {
-		s.limit[class] = math.Ldexp(supportedReach, firstClass+known)
-	}
-	if known < 0 {
-		for known = class; all[known].predicted == 0; known++ {
-		}
-	}
-	s.share[class] = min(1, supportedExcess*all[known].served/all[known].predicted)
-}
+// share is how much of a prediction is supported by what was measured of its class, where something was.
+func (t *tally) share() float64 { return min(1, supportedExcess*t.served/t.predicted) }
 
 // None reports whether it supports no prediction at all.
 func (s *Support) None() bool { return s.none }

@@ -18,6 +18,7 @@ import (
 const (
 	ORCAFormatHeader = "Endpoint-Load-Metrics-Format" // of a request: TEXT, JSON or BIN
 	ORCAHeader       = "Endpoint-Load-Metrics"        // of the answer
+	orcaBinHeader    = ORCAHeader + "-Bin"            // likewise, in base64
 )
 
 // maxORCA bounds a report in a header, in bytes.
@@ -142,14 +143,11 @@ func FromORCA(report *orca.OrcaLoadReport) (Load, bool) {
 
 // ORCAOf returns the report that an answer's header carries, nil without one.
 func ORCAOf(header http.Header) (*orca.OrcaLoadReport, error) {
-	value := header.Get(ORCAHeader)
-	if value == "" {
-		if bin := header.Get(ORCAHeader + "-Bin"); bin != "" {
-			value = "BIN " + bin
-		}
+	if text := header[ORCAHeader]; len(text) > 0 && text[0] != "" {
+		return ParseORCA(text[0])
 	}
-	if value == "" {
-		return nil, nil
+	if bin := header[orcaBinHeader]; len(bin) > 0 && bin[0] != "" {
+		return ParseORCA("BIN " + bin[0])
 	}
-	return ParseORCA(value)
+	return nil, nil
 }
