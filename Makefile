@@ -108,6 +108,10 @@ vllm: deps-vllm build ## drive the gateway with four servers of vLLM itself on C
 bench: deps-build ## the Go benchmarks, one second each, with allocations
 	go test -run '^$$' -bench . -benchtime 1s -benchmem -timeout 20m ./...
 
+.PHONY: instructions
+instructions: deps-instructions ## instructions and cache misses of a request, by package and function: alike on a busy machine (1 min)
+	.ci/instructions
+
 # ROUTERS=1 measures routers of other projects too.
 ROUTERS ?=
 
@@ -156,7 +160,7 @@ soak: build ## load for SOAK (30m): heap, goroutines and descriptors must stay f
 	bin/tandem-lab soak --for $(SOAK)
 
 # What make mutate plants faults in, and how many in each: 0 is all.
-PKG ?= pd pd/api pd/connector pd/order pd/cost pd/decision pd/packing pd/enginehttp pd/evaluate pd/firsttoken pd/histogram pd/history pd/leader pd/messages pd/modelsync pd/modeltokens pd/predict pd/queue pd/replay pd/retry pd/scalefromzero pd/senttext pd/spans pd/transcript pools pools/address pools/breaker pools/curve pools/discovery pools/discovery/kube pools/drainsync pools/election pools/health pools/load pools/permodel pools/pubsub pools/replicas pools/standby kvstate kvstate/replicate kvstate/tokens kvstate/tokens/jinja autoscale gateway gateway/access gateway/live gateway/peers gateway/picker
+PKG ?= pd pd/api pd/connector pd/order pd/cost pd/decision pd/packing pd/enginehttp pd/evaluate pd/firsttoken pd/histogram pd/history pd/leader pd/messages pd/modelsync pd/modeltokens pd/predict pd/queue pd/replay pd/retry pd/scalefromzero pd/senttext pd/series pd/spans pd/transcript pools pools/address pools/breaker pools/curve pools/discovery pools/discovery/kube pools/drainsync pools/election pools/health pools/load pools/permodel pools/pubsub pools/replicas pools/standby kvstate kvstate/replicate kvstate/tokens kvstate/tokens/jinja autoscale gateway gateway/access gateway/live gateway/peers gateway/picker
 MUTANTS ?= 60
 
 .PHONY: mutate
@@ -197,6 +201,6 @@ generate: ## the Go code of *.proto, checked in (wants Debian's protobuf-compile
 clean: ## remove bin and .cache (tools, parts of e2e)
 	rm -rf bin .cache
 
-.PHONY: deps-build deps-test deps-e2e deps-proxies deps-vllm deps-site
-deps-build deps-test deps-e2e deps-proxies deps-vllm deps-site: deps-%:
+.PHONY: deps-build deps-test deps-e2e deps-proxies deps-vllm deps-site deps-instructions
+deps-build deps-test deps-e2e deps-proxies deps-vllm deps-site deps-instructions: deps-%:
 	@.ci/deps $*
