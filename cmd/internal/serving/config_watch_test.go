@@ -2,10 +2,15 @@ package serving
 
 import (
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tandem-gateway/tandem/loadtest/process"
+	"github.com/tandem-gateway/tandem/loadtest/testlog"
 )
 
 // write writes a file anew.
@@ -101,4 +106,51 @@ func TestFileWatch_LooksWhereTheDirectoryCannotBeWatched(t *testing.T) {
 			t.Fatalf("%s was not noticed", content)
 		}
 	}
+}
+
+// A gateway that is told to read its files again while it starts, as by systemctl reload, is not ended by that.
+func TestServe_SIGHUPAmidTheStartEndsNothing(t *testing.T) {
+	t.Parallel()
+	keys := filepath.Join(t.TempDir(), "keys.yaml")
+	if err := syscall.Mkfifo(keys, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	addrs, err := process.FreeAddresses(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log testlog.Buffer
+	p, err := process.Start("gateway", &log, nil, tandemBinary(t), "serve", "--both", "http://127.0.0.1:1", "--listen", addrs[0], "--admin", addrs[1], "--keys-file", keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Kill) // what reads the file again waits for it to be written
+	// give lets a reader of the file go on, and is false while nobody reads it.
+	give := func() bool {
+		file, err := os.OpenFile(keys, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			return false
+		}
+		defer func() { _ = file.Close() }()
+		_, err = file.WriteString("secret: 0123456789abcdef0123456789abcdef\nkeys: []\n")
+		return err == nil
+	}
+	var reader *os.File
+	eventually(t, "it reads its keys", func() bool {
+		reader, err = os.OpenFile(keys, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		return err == nil
+	})
+	if err := syscall.Kill(p.PID(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	_ = reader.Close() // it read nothing, the first time for a hash alone
+	eventually(t, "it serves", func() bool {
+		give()
+		resp, err := http.Get("http://" + addrs[1] + "/livez")
+		if err != nil {
+			return false
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
 }

@@ -34,7 +34,8 @@ request; a file with an error changes nothing.`,
 }
 
 func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
-	loaded := contentHash(file) // before it is read, so that no change is missed
+	signal.Ignore(syscall.SIGHUP) // until what reads files again takes it: it would end a gateway that starts
+	loaded := contentHash(file)   // before it is read, so that no change is missed
 	cfg, err := loadConfig(file, flags)
 	if err != nil {
 		return err
@@ -55,9 +56,6 @@ func serve(ctx context.Context, file string, flags *pflag.FlagSet) error {
 	n, err := newNode(ctx, cfg, log)
 	if err != nil {
 		return err
-	}
-	if file == "" && cfg.access.keysFile == "" {
-		signal.Ignore(syscall.SIGHUP) // what reads other files again takes it from then on
 	}
 	if file != "" {
 		defer n.followConfig(ctx, file, loaded, flags)()
