@@ -91,7 +91,7 @@ func explain(err error) failure {
 			outcome: "quarantined",
 		}
 	case errors.Is(err, queue.ErrDeadline):
-		return unavailable("deadline_unreachable", "The service cannot answer by the request's deadline now. Try again shortly.", "deadline")
+		return unavailable("deadline_unreachable", "The service cannot answer by the request's deadline now. Try again shortly.", "deadline").after(queue.ReturnIn(err))
 	case errors.Is(err, queue.ErrDisplaced):
 		return unavailable("overloaded", "The service is at capacity and serves requests of higher priority, or of clients with fewer, first. Try again shortly.", "displaced")
 	case errors.Is(err, queue.ErrBytes):
@@ -99,7 +99,7 @@ func explain(err error) failure {
 	case errors.Is(err, queue.ErrFull):
 		return overloaded(byMaxWaiting)
 	case errors.Is(err, queue.ErrTimeout):
-		return overloaded(byMaxWait)
+		return overloaded(byMaxWait).after(queue.ReturnIn(err))
 	case errors.Is(err, scalefromzero.ErrNoAdapter):
 		return explain(errUnknownModel)
 	case errors.As(err, &none) && none.NoPair:
@@ -216,6 +216,12 @@ func unavailable(code, message, outcome string) failure {
 		retryAfter: time.Second + rand.N(time.Second),
 		outcome:    outcome,
 	}
+}
+
+// after is a failure whose client is to come back so much later, where there is room for it again.
+func (f failure) after(later time.Duration) failure {
+	f.retryAfter += later
+	return f
 }
 
 // maxErrorBody bounds an engine's error that is passed on, in bytes.

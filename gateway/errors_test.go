@@ -22,6 +22,18 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
+// Of many that are refused together each is told when there is room for it.
+func TestExplain_ARefusalSaysWhenThereIsRoom(t *testing.T) {
+	for _, late := range []error{queue.ErrTimeout, queue.ErrDeadline} {
+		for _, in := range []time.Duration{0, 12 * time.Second} {
+			err := fmt.Errorf("request: %w", &queue.Refusal{Late: late, Return: in})
+			if got := explain(err); got.text.Status != 503 || got.retryAfter < in+time.Second || got.retryAfter >= in+2*time.Second {
+				t.Errorf("%v, room in %v: %d, come back in %v", late, in, got.text.Status, got.retryAfter)
+			}
+		}
+	}
+}
+
 // Each error has one status, one code and one outcome in metrics; those that pass by
 // themselves ask the client to come back within two seconds.
 func TestExplain(t *testing.T) {

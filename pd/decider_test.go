@@ -505,6 +505,40 @@ func TestDecider_RefusesForMaxWaitOnlyWhatWouldWaitLonger(t *testing.T) {
 	}
 }
 
+// Requests that are refused together are told to come back one after the other, as they are served, and sooner again once
+// that time is over.
+func TestDecider_WhoIsRefusedComesBackInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		prompt := testPrompt(14_000)
+		f := newTestFleet(t, 1, prompt)
+		f.await(t, f.up)
+		f.Binder.Config.EnforceDisaggregation = true
+		f.occupy(t, testModel, 15*time.Second)
+		d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), 12*time.Second, f.Log)
+		refused := func() time.Duration {
+			t.Helper()
+			w := f.waits(d, prompt, testModel)
+			d.decide()
+			err := (<-w.done).err
+			if !errors.Is(err, queue.ErrTimeout) {
+				t.Fatal(err)
+			}
+			return queue.ReturnIn(err)
+		}
+		first, second := refused(), refused()
+		third := refused()
+		if first != 3*time.Second || second <= first || third-second != second-first {
+			t.Errorf("they are to come back in %v, %v and %v", first, second, third)
+		}
+		for range 1000 {
+			refused()
+		}
+		if longest := refused(); longest != 30*time.Second {
+			t.Errorf("of many the last is to come back in %v", longest)
+		}
+	})
+}
+
 // Short waits scatter more than long ones, and are let in whatever waits are reckoned with as: they say nothing of those
 // that are nearly too long.
 func TestDecider_ShortWaitsMakeNoLongOnesLonger(t *testing.T) {

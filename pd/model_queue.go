@@ -27,6 +27,7 @@ type modelQueue struct {
 	arrivals   []*waiter // since the last look
 	departures []*waiter // likewise
 	next       int64     // ID of a ticket
+	returns    queue.ReturnTimes
 
 	snapshot  snapshot
 	applied   *waiter       // whose request the snapshot is turned to; nil: none's
@@ -193,7 +194,8 @@ func (q *modelQueue) admit(w *waiter, now time.Time) (displaced []*order.Ticket,
 		wait, displaced, ok = q.order.Admit(&w.ticket, &q.servers, forecast)
 	}
 	if !ok {
-		return nil, limit.Late
+		excess := q.servers.Now + w.margin.Bound(wait) - w.ticket.Latest
+		return nil, &queue.Refusal{Late: limit.Late, Return: q.returns.Next(excess, q.order.ServiceTime(&w.ticket), now)}
 	}
 	w.entered, w.predictedWait = now, wait
 	return displaced, nil

@@ -99,6 +99,19 @@ func (o *Order) aheadOf(t *Ticket) (work float64, kv int) {
 	return work, kv + t.kv
 }
 
+// ServiceTime is how long the servers together take for a request, by what Admit saw last: its share of prefill, or of KV
+// room where that takes longer.
+func (o *Order) ServiceTime(t *Ticket) time.Duration {
+	b, seconds := &o.predicted, 0.0
+	if servers := len(b.ahead); servers > 0 {
+		seconds = t.leastWork / (b.pace * float64(servers))
+	}
+	if b.kv.again > 0 && o.kv > b.kv.room {
+		seconds = max(seconds, float64(t.kv)/b.kv.again)
+	}
+	return time.Duration(seconds * float64(time.Second))
+}
+
 // mostWork is at least the seconds of prefill that wait, by more than sums differ by their order.
 func (o *Order) mostWork() float64 { return o.work + 1e-9*math.Abs(o.work) + rounding }
 
