@@ -126,7 +126,7 @@ func messageTokens(message api.Value, depth int, long api.Long) (n int, content 
 				content = value
 			}
 			n += turnTokens(value, depth+1, long)
-		case "text", "thinking", "reasoning", "summary", "output", "tool_calls", "function":
+		case "text", "thinking", "reasoning", "reasoning_content", "summary", "output", "tool_calls", "function":
 			n += turnTokens(value, depth+1, long)
 		case "name", "arguments", "input":
 			n += roughTokens(value)

@@ -133,7 +133,7 @@ func invalidIn(message int, field, what string) error {
 // blocksOf translates the blocks of one turn: results of tools become messages of their
 // own, calls belong to the assistant's, and texts are its content.
 func (c *conversation) blocksOf(role string, content api.Value) error {
-	var parts, texts, calls []api.Value
+	var parts, texts, calls, thoughts []api.Value
 	results := 0
 	for raw := range content.Elements() {
 		b, kind, err := c.block(raw)
@@ -147,6 +147,12 @@ func (c *conversation) blocksOf(role string, content api.Value) error {
 				return err
 			}
 			texts, parts = append(texts, text), append(parts, textPart(text))
+		case kind == "thinking" && role == "assistant":
+			if thought := b.Get("thinking"); !isText(thought) {
+				return inexact("a thinking block without its text")
+			} else if string(thought) != `""` {
+				thoughts = append(thoughts, thought)
+			}
 		case kind == "tool_use" && role == "assistant":
 			call, err := c.toolCall(b)
 			if err != nil {
@@ -162,18 +168,24 @@ func (c *conversation) blocksOf(role string, content api.Value) error {
 			return inexact(untranslatedBlock(kind))
 		}
 	}
-	if len(parts)+len(calls)+results == 0 {
+	if len(parts)+len(calls)+results+len(thoughts) == 0 {
 		return inexact("a message without blocks")
 	}
-	if len(parts)+len(calls) == 0 {
+	if len(parts)+len(calls)+len(thoughts) == 0 {
 		return nil
 	}
 	turn := []api.Edit{{Key: "role", Value: quote(role)}}
+	if len(thoughts) > 0 {
+		turn = append(turn, c.reasoning(thoughts))
+	}
 	if len(calls) > 0 {
 		turn = append(turn, api.Edit{Key: "tool_calls", Value: api.List(calls)})
 	}
 	switch len(parts) {
 	case 0:
+		if len(calls) == 0 && c.engine.Name == SGLang {
+			turn = append(turn, api.Edit{Key: "content", Value: []byte(`""`)})
+		}
 	case 1:
 		turn = append(turn, api.Edit{Key: "content", Value: texts[0]})
 	default:
@@ -183,16 +195,26 @@ func (c *conversation) blocksOf(role string, content api.Value) error {
 	return nil
 }
 
-// untranslatedBlock names a block of a turn that is not translated. Clients send thinking back by themselves: their
-// user reads here that it is why.
+// reasoning is what the assistant thought before its turn. The model's template shows it or leaves it out, as of chats
+// whose client sends it back; clients of messages all do. Here alone the prompt may be another one than the
+// engine's own: vLLM makes this field of it in versions that take it at all; SGLang left it out at first, and since
+// August 2026 writes it before the turn's text in the marks of the model's parser, which only it knows.
+func (c *conversation) reasoning(thoughts []api.Value) api.Edit {
+	if c.engine.Name == VLLM {
+		return api.Edit{Key: "reasoning", Value: joinTexts(thoughts, "")}
+	}
+	return api.Edit{Key: "reasoning_content", Value: joinTexts(thoughts, `\n`)}
+}
+
+// untranslatedBlock names a block of a turn that is not translated.
 func untranslatedBlock(kind string) string {
 	switch kind {
-	case "thinking", "redacted_thinking":
-		return "the thinking of an earlier answer"
+	case "redacted_thinking":
+		return "thinking that only Anthropic's service can read"
 	case "image", "document":
 		return "an image or a document"
 	}
-	return "a block that is not text, tool_use of the assistant, or tool_result before all text of the user"
+	return "a block that is not text, thinking or tool_use of the assistant, or tool_result before all text of the user"
 }
 
 // block reads one block and its type.

@@ -16,8 +16,9 @@
 //
 // What their versions do differently is refused with an *InexactError: text before a
 // tool_result, empty text, system messages inside the conversation, and for vLLM before
-// 0.24 a tool_result that is a list. So is what has no place in chat or needs the engine's
-// template: images, documents, thinking that is not disabled, server tools, and every field and block that is
+// 0.24 a tool_result that is a list. The thinking of earlier answers is not: agents send it back with each
+// turn, and it goes where chats have it. So is refused what has no place in chat or needs the engine's
+// template: images, documents, server tools, and every field and block that is
 // not named here. cache_control, metadata and service_tier mean nothing to the engines and are dropped.
 //
 // What every version refuses is an *InvalidError.

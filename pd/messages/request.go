@@ -3,6 +3,7 @@ package messages
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/tandem-gateway/tandem/pd/api"
 )
@@ -110,22 +111,32 @@ func chatSettings(request api.Body) (edits []api.Edit, err error) {
 	return edits, nil
 }
 
-// chatThinking switches thinking off, as is the default of Anthropic's own service. The vLLM versions that drop the
-// salt drop the field too. SGLang sets one of two variables, whichever the model's template knows (openai/serving_chat.py,
-// apply_reasoning_enabled); the other does nothing.
+// chatThinking switches thinking off or on. The vLLM versions that drop the salt drop the field too. SGLang sets one of
+// two variables, whichever the model's template knows (openai/serving_chat.py, apply_reasoning_enabled); the other does
+// nothing. It holds no model to a budget, and always shows what it thought.
 func chatThinking(request api.Body, engine Engine) ([]api.Edit, error) {
 	value := request.Get("thinking")
 	if value.Null() {
 		return nil, nil
 	}
 	thinking, _ := value.Object()
-	if kind, _ := thinking.Get("type").String(); kind != "disabled" || len(thinking.Keys()) != 1 {
+	kind, _ := thinking.Get("type").String()
+	known := []string{"type", "budget_tokens", "display"}
+	switch kind {
+	case "enabled", "adaptive":
+	case "disabled":
+		known = known[:1]
+	default:
 		return nil, inexact(`the field "thinking"`)
+	}
+	if err := onlyFields(thinking, "thinking", known...); err != nil {
+		return nil, err
 	}
 	if engine.Name == VLLM {
 		return nil, nil
 	}
-	return []api.Edit{{Key: "chat_template_kwargs", Value: []byte(`{"enable_thinking":false,"thinking":false}`)}}, nil
+	on := strconv.FormatBool(kind != "disabled")
+	return []api.Edit{{Key: "chat_template_kwargs", Value: []byte(`{"enable_thinking":` + on + `,"thinking":` + on + `}`)}}, nil
 }
 
 func isInt(v api.Value) bool { _, ok := v.Int(); return ok }

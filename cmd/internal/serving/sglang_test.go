@@ -220,12 +220,33 @@ func TestSGLang_PairsAnswerMessages(t *testing.T) {
 		}
 	}
 	c.roomsAreFresh()
-	inexact := c.post(messagesPath, agentTurn(`,"thinking":{"type":"adaptive"}`))
+	inexact := c.post(messagesPath, agentTurn(`,"output_config":{"effort":"low"}`))
 	if message := gjson.Get(inexact.body, "error.message").String(); inexact.status != 400 || !strings.Contains(message, "cannot be sent as a chat because of") || strings.Contains(message, "tenants") {
 		t.Errorf("a message that no chat means: %d %s", inexact.status, inexact.body)
 	}
 	if n := c.metric("tandem_retries_total"); n != 0 {
 		t.Errorf("%v legs failed", n)
+	}
+}
+
+// Agents send the thinking of earlier answers back with each turn, and pairs get it where chats have it.
+func TestSGLang_PairsTakeTheThinkingOfEarlierTurns(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})
+	thought := strings.Replace(agentTurn(`,"thinking":{"type":"enabled","budget_tokens":1024}`),
+		`[{"type":"text","text":"Let me see."}`, `[{"type":"thinking","thinking":"It may rain.","signature":""},{"type":"text","text":"Let me see."}`, 1)
+	if got := c.post(messagesPath, thought); got.status != 200 || got.header.Get("X-Tandem-Prefill") == "" {
+		t.Fatalf("%d %s", got.status, got.body)
+	}
+	for role, legs := range map[string][]engine.Request{"prefill": requests(c.prefill, chatPath), "decode": requests(c.decode, chatPath)} {
+		if len(legs) != 1 {
+			t.Fatalf("%d legs of %s", len(legs), role)
+		}
+		turn := gjson.Get(legs[0].Body, `messages.#(role=="assistant")`)
+		if turn.Get("reasoning_content").String() != "It may rain." || turn.Get("content").String() != "Let me see." || !turn.Get("tool_calls").Exists() ||
+			!gjson.Get(legs[0].Body, "chat_template_kwargs.enable_thinking").Bool() {
+			t.Errorf("%s got %s", role, legs[0].Body)
+		}
 	}
 }
 
@@ -246,8 +267,8 @@ func TestSGLang_ResponsesNeedAServerThatDoesBoth(t *testing.T) {
 		cfg.servers[2].add(serverEntry{URL: whole.URL(), Connector: "aggregated"})
 	}})
 	eventually(t, "all are up", func() bool { return c.metric("tandem_server_up") == 3 })
-	thinks := agentTurn(`,"thinking":{"type":"adaptive"}`) // no chat means the same
-	for path, body := range map[string]string{path: body, messagesPath: thinks} {
+	inexact := agentTurn(`,"output_config":{"effort":"low"}`) // no chat means the same
+	for path, body := range map[string]string{path: body, messagesPath: inexact} {
 		for range 4 {
 			got, want := c.post(path, body), askEngine(t, whole, path, body)
 			if got.status != 200 || got.text() != want.text() || "http://"+got.header.Get("X-Tandem-Decode") != whole.URL() {
