@@ -197,8 +197,8 @@ func (c *conversation) blocksOf(role string, content api.Value) error {
 
 // reasoning is what the assistant thought before its turn. The model's template shows it or leaves it out, as of chats
 // whose client sends it back; clients of messages all do. Here alone the prompt may be another one than the
-// engine's own: vLLM makes this field of it in versions that take it at all; SGLang left it out at first, and since
-// August 2026 writes it before the turn's text in the marks of the model's parser, which only it knows.
+// engine's own: vLLM makes this field of it in versions that take it at all; SGLang left it out at first, and newer
+// versions write it before the turn's text in the marks of the model's parser, which only they know.
 func (c *conversation) reasoning(thoughts []api.Value) api.Edit {
 	if c.engine.Name == VLLM {
 		return api.Edit{Key: "reasoning", Value: joinTexts(thoughts, "")}
