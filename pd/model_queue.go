@@ -183,13 +183,14 @@ func (q *modelQueue) admit(w *waiter, now time.Time) (displaced []*order.Ticket,
 	}
 	support := &q.support
 	limit := q.latest(w, support)
-	if errors.Is(limit.Late, queue.ErrDeadline) {
+	promises := errors.Is(limit.Late, queue.ErrDeadline)
+	if promises {
 		w.margin = &q.d.waitMargin
 	}
-	forecast := order.Forecast{Margin: w.margin.Bound, Supported: support.Of}
+	forecast := order.Forecast{Margin: w.margin.Bound, Supported: support.Of, Promises: promises}
 	w.ticket.Latest = limit.Until.Sub(q.d.origin)
 	wait, displaced, ok := q.order.Admit(&w.ticket, &q.servers, forecast)
-	if !ok && errors.Is(limit.Late, queue.ErrDeadline) && q.d.ch.takeProbe(w.request, now) {
+	if !ok && promises && q.d.ch.takeProbe(w.request, now) {
 		w.ticket.Latest = w.request.arrived.Add(q.d.maxWait).Sub(q.d.origin)
 		wait, displaced, ok = q.order.Admit(&w.ticket, &q.servers, forecast)
 	}

@@ -16,6 +16,18 @@ type Forecast struct {
 	// Supported is how many of so many predicted seconds of prefill, of so many works, are supported
 	// by what servers have shown. nil: all.
 	Supported func(seconds float64, works int) float64
+	// Promises: who is let in is promised its turn by Latest, as where a deadline follows from it. Then waiting requests
+	// are not taken to be served faster than prefill servers do by prediction: that decode servers compute prompts
+	// too, now, is no promise that they will.
+	Promises bool
+}
+
+// pace is the rate at which waiting requests are served, where so much is expected before anything is known.
+func (f *Forecast) pace(r *serviceRate, expected float64) float64 {
+	if f.Promises {
+		return min(1, r.ratio(1))
+	}
+	return r.ratio(expected)
 }
 
 // supported is Supported where it is set.
@@ -46,8 +58,8 @@ func (f *Forecast) supportedWork(t *Ticket) float64 {
 func (o *Order) Admit(t *Ticket, s *Servers, f Forecast) (hold time.Duration, gaveWay []*Ticket, ok bool) {
 	o.Add(t, s.Links)
 	all := func(seconds float64, _ int) float64 { return seconds }
-	predicted := o.renewBacklog(&o.predicted, t, s, all, o.rate.ratio(1))
-	supported := o.renewBacklog(&o.supported, t, s, f.supported, o.rate.ratio(s.fastestPace(t)))
+	predicted := o.renewBacklog(&o.predicted, t, s, all, f.pace(&o.rate, 1))
+	supported := o.renewBacklog(&o.supported, t, s, f.supported, f.pace(&o.rate, s.fastestPace(t)))
 	longest := supported.startsIn(o.mostWork(), o.kv) // no more of any work is supported
 	if s.Now+f.Margin(longest) <= t.latest() && s.Now+longest <= o.firstLatest {
 		return predicted.startsIn(o.aheadOf(t)), nil, true // nobody is late wherever it stands

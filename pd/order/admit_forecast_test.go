@@ -78,12 +78,12 @@ func TestOrder_AWaitForKVRoomSaysNothingOfPrefill(t *testing.T) {
 
 // admitted is how many of so many requests of a second of prefill, and of a thousand tokens of KV, are let in that come
 // at once and are to begin by a time; alone is the seconds that decode takes for such a prompt.
-func (o *Order) admitted(s *Servers, requests int, alone float64, latest time.Duration) (admitted int) {
-	asPredicted := func(d time.Duration) time.Duration { return d }
+func (o *Order) admitted(s *Servers, requests int, alone float64, latest time.Duration, f Forecast) (admitted int) {
+	f.Margin = func(d time.Duration) time.Duration { return d } // as predicted
 	for id := range requests {
 		ticket := &Ticket{ID: int64(id), Latest: latest, Output: 100}
 		ticket.price(s, alone)
-		if _, _, ok := o.Admit(ticket, s, Forecast{Margin: asPredicted}); ok {
+		if _, _, ok := o.Admit(ticket, s, f); ok {
 			admitted++
 		}
 	}
@@ -119,7 +119,25 @@ func TestAdmit_OfABurstOnlyWhatComesTooLateIsRefused(t *testing.T) {
 		}
 		o := New(DefaultConfig())
 		o.rate.work, o.rate.time = c.work, c.time
-		if admitted := o.admitted(c.s, 100, c.alone, 10*time.Second); admitted != c.admitted {
+		if admitted := o.admitted(c.s, 100, c.alone, 10*time.Second, Forecast{}); admitted != c.admitted {
+			t.Errorf("%s: %d requests are let in, want %d", name, admitted, c.admitted)
+		}
+	}
+}
+
+// A turn by a deadline is promised, and none by what decode servers could do, or did lately: as many are let in as prefill
+// servers alone are predicted to serve, and fewer where they were slower.
+func TestAdmit_PromisesNoHelpOfDecodeServers(t *testing.T) {
+	for name, c := range map[string]struct {
+		work, time float64
+		admitted   int
+	}{"each could compute prompts": {0, 0, 21}, "they did half of it": {1.5e6, 1e6, 21}, "they did nothing, and prefill a half": {0.5e6, 1e6, 11}} {
+		s, o := fleetOf(2, 2), New(DefaultConfig())
+		for d := range s.Decode {
+			s.Decode[d].KVRoom = 1_000_000
+		}
+		o.rate.work, o.rate.time = c.work, c.time
+		if admitted := o.admitted(s, 100, 1, 10*time.Second, Forecast{Promises: true}); admitted != c.admitted {
 			t.Errorf("%s: %d requests are let in, want %d", name, admitted, c.admitted)
 		}
 	}
@@ -142,7 +160,7 @@ func TestAdmit_KVThatIsFreeNowComesFreeAgain(t *testing.T) {
 	} {
 		s := fleetOf(200, 1)
 		s.Decode[0] = DecodeState{Step: 0.02, Used: c.used, KVRoom: c.room, Running: c.running, PerToken: c.perToken}
-		if admitted := New(DefaultConfig()).admitted(s, 100, math.Inf(1), virtual(c.latest)); admitted != c.admitted {
+		if admitted := New(DefaultConfig()).admitted(s, 100, math.Inf(1), virtual(c.latest), Forecast{}); admitted != c.admitted {
 			t.Errorf("%s: %d requests are let in, want %d", name, admitted, c.admitted)
 		}
 	}
