@@ -2,20 +2,14 @@ package gateway
 
 import (
 	"bytes"
-	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/tandem-gateway/tandem/pd"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
-	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -24,26 +18,17 @@ import (
 // and do little.
 func BenchmarkCounted(b *testing.B) {
 	of := usual(b)
-	of.before = func(s *Server) {
-		s.pd.Binder.Late = pd.NewDecider(s.pd.Binder.Chooser, order.DefaultConfig(), time.Hour, slog.New(slog.DiscardHandler))
-	}
+	of.before = bindLate
 	transport := enginehttp.NewTransport(10 * time.Second)
 	transport.IdleTimeout = time.Hour // of an engine that closes none
 	b.Cleanup(transport.CloseIdleConnections)
-	engine := answering(b, `{"id":"chatcmpl-1","object":"chat.completion","created":1790000000,"model":"m","choices":[{"index":0,"message":{"role":"assistant",`+
-		`"content":"Hello there."},"finish_reason":"stop"}],"usage":{"prompt_tokens":1000,"completion_tokens":16,"total_tokens":1016}}`)
+	engine := answering(b, wholeAnswer)
 	g := run(b, of, func(r *http.Request) (*http.Response, error) {
 		r.URL.Host = engine
 		return transport.RoundTrip(r)
 	}, pools.Spec{URL: healthy(b), Role: pools.Both, Connector: "nixl"})
-	ctx, stop := context.WithCancel(b.Context())
-	var deciding sync.WaitGroup
-	deciding.Go(func() { g.pd.Binder.Late.Run(ctx) })
-	defer deciding.Wait()
-	defer stop()
-
-	body := `{"model":"m","messages":[{"role":"system","content":"You are helpful."},{"role":"user","content":"` + strings.Repeat("river of words ", 270) + `"}],"max_tokens":16}`
-	request := fmt.Appendf(nil, "POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", strings.TrimPrefix(g.base, "http://"), len(body), body)
+	defer g.decide()()
+	request := g.chatOf4KB()
 	conn := g.dial()
 	b.ResetTimer()
 	askOften(b, conn, request, b.N)

@@ -29,26 +29,16 @@ import (
 func BenchmarkRequest(b *testing.B) {
 	of := usual(b)
 	of.tracer = noop.Tracer{}
-	of.before = func(s *Server) {
-		s.pd.Binder.Late = pd.NewDecider(s.pd.Binder.Chooser, order.DefaultConfig(), time.Hour, slog.New(slog.DiscardHandler))
-	}
-	answer := []byte(`{"id":"chatcmpl-1","object":"chat.completion","created":1790000000,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"Hello there."},"finish_reason":"stop"}],` +
-		`"usage":{"prompt_tokens":1000,"completion_tokens":16,"total_tokens":1016}}`)
+	of.before = bindLate
 	g := run(b, of, func(r *http.Request) (*http.Response, error) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_ = r.Body.Close()
 		return &http.Response{
-			StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, ContentLength: int64(len(answer)), Body: io.NopCloser(bytes.NewReader(answer)),
+			StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, ContentLength: int64(len(wholeAnswer)), Body: io.NopCloser(strings.NewReader(wholeAnswer)),
 		}, nil
 	}, pools.Spec{URL: healthy(b), Role: pools.Both, Connector: "nixl"})
-	ctx, stop := context.WithCancel(b.Context())
-	var deciding sync.WaitGroup
-	deciding.Go(func() { g.pd.Binder.Late.Run(ctx) })
-	defer deciding.Wait()
-	defer stop()
-
-	body := `{"model":"m","messages":[{"role":"system","content":"You are helpful."},{"role":"user","content":"` + strings.Repeat("river of words ", 270) + `"}],"max_tokens":16}`
-	request := fmt.Appendf(nil, "POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", strings.TrimPrefix(g.base, "http://"), len(body), body)
+	defer g.decide()()
+	request := g.chatOf4KB()
 	const clients, each = 64, 62
 	least := time.Hour
 	for b.Loop() {
@@ -62,6 +52,32 @@ func BenchmarkRequest(b *testing.B) {
 		least = min(least, (cpuTime(b)-before)/(clients*each))
 	}
 	b.ReportMetric(float64(least.Nanoseconds())/1e3, "cpu-us/request")
+}
+
+// bindLate has a gateway's requests bound by a decider, which decide runs.
+func bindLate(s *Server) {
+	s.pd.Binder.Late = pd.NewDecider(s.pd.Binder.Chooser, order.DefaultConfig(), time.Hour, slog.New(slog.DiscardHandler))
+}
+
+// decide runs the gateway's decider until what it returns is called.
+func (g *running) decide() (stop func()) {
+	ctx, cancel := context.WithCancel(g.t.Context())
+	var deciding sync.WaitGroup
+	deciding.Go(func() { g.pd.Binder.Late.Run(ctx) })
+	return func() {
+		cancel()
+		deciding.Wait()
+	}
+}
+
+// wholeAnswer is what the engine of a benchmark answers.
+const wholeAnswer = `{"id":"chatcmpl-1","object":"chat.completion","created":1790000000,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"Hello there."},"finish_reason":"stop"}],` +
+	`"usage":{"prompt_tokens":1000,"completion_tokens":16,"total_tokens":1016}}`
+
+// chatOf4KB is the bytes of a chat for the gateway.
+func (g *running) chatOf4KB() []byte {
+	body := `{"model":"m","messages":[{"role":"system","content":"You are helpful."},{"role":"user","content":"` + strings.Repeat("river of words ", 270) + `"}],"max_tokens":16}`
+	return fmt.Appendf(nil, "POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", strings.TrimPrefix(g.base, "http://"), len(body), body)
 }
 
 // askOften sends a request so many times, and waits for each whole answer.

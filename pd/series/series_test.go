@@ -57,7 +57,8 @@ func TestOf_PanicsWhereLabelsLackValues(t *testing.T) {
 	counters.WithLabelValues("m")
 }
 
-// BenchmarkOf is a series that is remembered, and one as client_golang finds it. Budget: 15 ns, and none.
+// BenchmarkOf is a series that is remembered, and one as client_golang finds it. Budget: 100 ns, and less than half of
+// what the other takes.
 func BenchmarkOf(b *testing.B) {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "c_total"}, []string{"api", "model", "outcome", "path"})
 	counters := OfCounters(v)
