@@ -54,10 +54,11 @@ type rankAddress struct {
 
 	asking sync.Mutex // guards load and loadRead of each prober. A page is asked for under it: it is tried, never waited for
 
-	mu     sync.Mutex // guards what follows
-	ranks  []*prober
-	well   time.Time // when a rank asked that was told that the engine is well; zero: not known
-	models []pools.Model
+	mu       sync.Mutex // guards what follows
+	ranks    []*prober
+	awaiting []*prober // those whose load is to be read
+	well     time.Time // when a rank asked that was told that the engine is well; zero: not known
+	models   []pools.Model
 }
 
 // recordWell takes in that the engine was well and served these models when it was asked at a time.
@@ -103,13 +104,25 @@ func (l *rankAddress) all() []*prober {
 	return slices.Clone(l.ranks)
 }
 
-// read reads the load of a rank that is up, unless another rank is just doing so or has just done so.
+// read reads the load of a rank that is up, unless another rank has just done so. While another one asks, it is left to
+// that one: what it reads may have been asked for before this rank was up.
 func (l *rankAddress) read(ctx context.Context, p *prober) {
-	if !l.asking.TryLock() {
+	l.await(p)
+	for l.awaited() && l.asking.TryLock() {
+		l.readAwaited(ctx)
+		l.asking.Unlock()
+	}
+}
+
+// readAwaited reads the page once for all that wait for it and all others that are up, if it is old for one that waits.
+func (l *rankAddress) readAwaited(ctx context.Context) {
+	waiting := l.takeAwaiting()
+	old := slices.IndexFunc(waiting, func(p *prober) bool { return time.Since(p.loadRead) >= l.oldest })
+	if old < 0 {
 		return
 	}
-	defer l.asking.Unlock()
-	if time.Since(p.loadRead) < l.oldest || !p.readLoad(ctx) {
+	p := waiting[old]
+	if !p.readLoad(ctx) {
 		return
 	}
 	p.loadRead = time.Now()
@@ -122,4 +135,25 @@ func (l *rankAddress) read(ctx context.Context, p *prober) {
 			other.loadRead = p.loadRead
 		}
 	}
+}
+
+func (l *rankAddress) await(p *prober) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.awaiting = append(l.awaiting, p)
+}
+
+// awaited reports whether a rank waits for its load.
+func (l *rankAddress) awaited() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.awaiting) > 0
+}
+
+func (l *rankAddress) takeAwaiting() []*prober {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	waiting := l.awaiting
+	l.awaiting = nil
+	return waiting
 }

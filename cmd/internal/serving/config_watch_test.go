@@ -108,11 +108,12 @@ func TestFileWatch_LooksWhereTheDirectoryCannotBeWatched(t *testing.T) {
 	}
 }
 
-// A gateway that is told to read its files again while it starts, as by systemctl reload, is not ended by that.
+// A gateway that is told to read its files again while it starts, as by systemctl reload, is not ended by that. Its
+// configuration is a named pipe: it starts no further than to where nobody has written that yet.
 func TestServe_SIGHUPAmidTheStartEndsNothing(t *testing.T) {
 	t.Parallel()
-	keys := filepath.Join(t.TempDir(), "keys.yaml")
-	if err := syscall.Mkfifo(keys, 0o600); err != nil {
+	file := filepath.Join(t.TempDir(), "tandem.yaml")
+	if err := syscall.Mkfifo(file, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	addrs, err := process.FreeAddresses(2)
@@ -120,33 +121,31 @@ func TestServe_SIGHUPAmidTheStartEndsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log testlog.Buffer
-	p, err := process.Start("gateway", &log, nil, tandemBinary(t), "serve", "--both", "http://127.0.0.1:1", "--listen", addrs[0], "--admin", addrs[1], "--keys-file", keys)
+	p, err := process.Start("gateway", &log, nil, tandemBinary(t), "serve", "--config", file, "--both", "http://127.0.0.1:1", "--listen", addrs[0], "--admin", addrs[1])
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Kill) // what reads the file again waits for it to be written
-	// give lets a reader of the file go on, and is false while nobody reads it.
-	give := func() bool {
-		file, err := os.OpenFile(keys, os.O_WRONLY|syscall.O_NONBLOCK, 0)
-		if err != nil {
-			return false
-		}
-		defer func() { _ = file.Close() }()
-		_, err = file.WriteString("secret: 0123456789abcdef0123456789abcdef\nkeys: []\n")
-		return err == nil
+	// reads reports whether the file is being read, and has what reads it find it empty once writer is closed.
+	reads := func() (writer *os.File, is bool) {
+		writer, err := os.OpenFile(file, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		return writer, err == nil
 	}
-	var reader *os.File
-	eventually(t, "it reads its keys", func() bool {
-		reader, err = os.OpenFile(keys, os.O_WRONLY|syscall.O_NONBLOCK, 0)
-		return err == nil
+	var writer *os.File
+	eventually(t, "it reads its configuration", func() (is bool) {
+		writer, is = reads()
+		return is
 	})
 	if err := syscall.Kill(p.PID(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	_ = reader.Close() // it read nothing, the first time for a hash alone
+	_ = writer.Close()
+	admin := http.Client{Timeout: time.Second}
 	eventually(t, "it serves", func() bool {
-		give()
-		resp, err := http.Get("http://" + addrs[1] + "/livez")
+		if writer, is := reads(); is {
+			_ = writer.Close()
+		}
+		resp, err := admin.Get("http://" + addrs[1] + "/livez")
 		if err != nil {
 			return false
 		}
