@@ -9,9 +9,9 @@ import (
 	"github.com/tandem-gateway/tandem/pools"
 )
 
-// taken makes a request one that the model's decode servers take, in a pair or by themselves. Those of SGLang in decode
-// mode take neither messages nor responses (pd/connector, dialectsOfSGLang): they get a message as the chat that means the
-// same. What cannot be sent so is refused, unless another server of the model takes it as it is.
+// taken makes a request one that the model's servers take, in a pair or by themselves. Those of SGLang before 0.5.22 take
+// neither messages nor responses in pairs (pd/connector, sglangBefore22): they get a message as the chat that means the
+// same. What cannot be sent so is refused, unless other servers of the model take it as it is.
 func (x *exchange) taken(req *pd.Request) (*pd.Request, error) {
 	if req.Dialect != api.Messages && req.Dialect != api.Responses { // all take the others
 		return req, nil
@@ -34,18 +34,23 @@ func (x *exchange) taken(req *pd.Request) (*pd.Request, error) {
 	return nil, noChat(req, "", "The prefill and decode servers of this model do not serve ", err)
 }
 
-// takers reports whether a decode server of the request's model takes it as it is, and whether one does not.
+// takers reports whether servers of the request's model take it as it is, a decode server by itself or one of each role,
+// and whether a server does not.
 func (s *Server) takers(req *pd.Request) (takes, lacks bool) {
 	now := time.Now()
+	var prefill, decode bool
 	for _, server := range s.fleet.Servers() {
-		if !server.Role.Serves(pools.Decode) || !server.Serves(req.Model, now) {
+		if !server.Serves(req.Model, now) {
 			continue
 		}
-		if connector.Of(server).Takes(req.Dialect) {
-			takes = true
-		} else {
+		by := connector.Of(server)
+		if !by.Takes(req.Dialect) {
 			lacks = true
+			continue
 		}
+		prefill = prefill || server.Role.Serves(pools.Prefill)
+		decode = decode || server.Role.Serves(pools.Decode)
+		takes = takes || server.Role.Serves(pools.Decode) && by.Aggregated
 	}
-	return takes, lacks
+	return takes || prefill && decode, lacks
 }

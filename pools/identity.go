@@ -49,6 +49,20 @@ func (r release) isSince(major, minor int) bool {
 	return r.major > major || r.major == major && r.minor >= minor
 }
 
+// isSincePatch reports whether the version is of a patch of 0.minor or later. Builds and candidates before the patch are not.
+func (i Identity) isSincePatch(minor, patch int) bool {
+	r, known := i.release()
+	if !known || r != (release{0, minor}) {
+		return known && r.isSince(0, minor)
+	}
+	_, rest, _ := strings.Cut(i.Version, ".")
+	_, rest, _ = strings.Cut(rest, ".")
+	after := strings.TrimLeft(rest, "0123456789")
+	third, err := strconv.Atoi(strings.TrimSuffix(rest, after))
+	before := strings.HasPrefix(after, "rc") || strings.HasPrefix(after, ".dev")
+	return err == nil && (third > patch || third == patch && !before)
+}
+
 func (i Identity) release() (r release, known bool) {
 	first, rest, dotted := strings.Cut(strings.TrimPrefix(i.Version, "v"), ".")
 	if !dotted {
@@ -69,6 +83,8 @@ type identity struct {
 	block     int    // tokens of a KV block; 0: not reported
 	isVLLM    bool   // of a release that is known
 	release   release
+	// meetsAnywhere: an SGLang whose prefill and decode servers are told in every API where to meet.
+	meetsAnywhere bool
 }
 
 func newIdentity(reported Identity, whole bool) *identity {
@@ -78,6 +94,7 @@ func newIdentity(reported Identity, whole bool) *identity {
 	}
 	release, known := reported.release()
 	id.release, id.isVLLM = release, known && reported.Engine == "vllm"
+	id.meetsAnywhere = reported.Engine == "sglang" && reported.isSincePatch(5, 22)
 	if reported.Version+reported.BlockTokens+reported.KVType != "" {
 		id.kv = compatibilityKey(reported.Version, reported.BlockTokens, reported.KVType)
 	}
@@ -130,6 +147,10 @@ func (l *serverState) IsVLLM(minor int) bool {
 	id := l.knownIdentity()
 	return id.isVLLM && id.release.isSince(0, minor)
 }
+
+// MeetsAnywhere reports whether the engine tells that it is SGLang 0.5.22 or later, whose requests of every API say where
+// prefill and decode meet.
+func (l *serverState) MeetsAnywhere() bool { return l.knownIdentity().meetsAnywhere }
 
 // SetIdentity keeps what the engine reported of itself; whole: it left nothing open that it
 // may still report in this incarnation.

@@ -16,6 +16,23 @@ func TestIdentity_IsSince(t *testing.T) {
 	}
 }
 
+// SGLang's releases differ in the third number. A build or candidate of a release may lack what the release has.
+func TestIdentity_MeetsAnywhere(t *testing.T) {
+	for version, want := range map[string]bool{
+		"0.5.22": true, "v0.5.22": true, "0.5.22.post1": true, "0.5.22+cu130": true, "0.5.23rc1": true, "0.5.23.dev5+g8e2a469b3": true, "0.6.0": true, "0.6": true, "1.0": true,
+		"0.5.21": false, "0.5.9": false, "0.5.22rc1": false, "0.5.22.dev93+g8e2a469b3": false, "0.5": false, "0.4.30": false, "": false, "main": false, "0.5.x": false,
+	} {
+		s := NewServer(Spec{URL: "http://10.0.0.1:1", Role: Both})
+		if s.SetIdentity(Identity{Engine: "sglang", Version: version}, true); s.MeetsAnywhere() != want {
+			t.Errorf("%q is of 0.5.22 or later: %v", version, !want)
+		}
+	}
+	s := NewServer(Spec{URL: "http://10.0.0.1:1", Role: Both})
+	if s.SetIdentity(Identity{Engine: "vllm", Version: "0.32.0"}, true); s.MeetsAnywhere() {
+		t.Error("vLLM has no rooms")
+	}
+}
+
 // Of a build between two releases neither is certain.
 func TestIdentity_IsBefore(t *testing.T) {
 	for version, want := range map[string]bool{

@@ -19,11 +19,13 @@ type sglangFields struct {
 	PrefillDPRank *int            `json:"disagg_prefill_dp_rank"`
 }
 
-// dropRooms takes out of a chat that was a message or a response what SGLang's classes of those have no place for: where
-// the legs meet, and their ranks (srt/entrypoints/anthropic/protocol.py and openai/protocol.py, main of November 2026;
-// sgl-project/sglang#35229, #35497).
+// dropRooms takes out of a chat that was a message or a response what SGLang's classes of those have no place for before
+// 0.5.22: where the legs meet, and their ranks (srt/entrypoints/anthropic/protocol.py and openai/protocol.py,
+// PDRoutingFields; sgl-project/sglang#35229, #35497).
 func (e *Engine) dropRooms(chat *chatRequest) {
-	if e.cfg.Connector == ConnectorSGLang {
+	var major, minor, patch int
+	_, err := fmt.Sscanf(e.cfg.Version, "%d.%d.%d", &major, &minor, &patch)
+	if e.cfg.Connector == ConnectorSGLang && err == nil && major == 0 && (minor < 5 || minor == 5 && patch < 22) {
 		chat.sglangFields = sglangFields{}
 	}
 }

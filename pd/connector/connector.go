@@ -98,8 +98,11 @@ func named(name string) *Connector {
 // Of returns the connector of a server.
 func Of(s *pools.Server) *Connector {
 	c := named(s.Connector())
-	if c == sidecar && !s.ServesAlone() { // SGLang
+	switch {
+	case c == sidecar && !s.ServesAlone(): // SGLang
 		return sidecarOfSGLang
+	case c == sglang && !s.MeetsAnywhere():
+		return sglangBefore22
 	}
 	return c
 }

@@ -19,16 +19,21 @@ const bootstrapPort = 8998
 // srt/managers/tokenizer_manager.py, _handle_batch_request; sgl-project/sglang#40297).
 var sglang = &Connector{
 	Engine: "sglang", ConcurrentLegs: true, OneSample: true, RespondsAfterTransfer: true, Pairs: true, ReportsCachedTokens: true,
-	Dialects: dialectsOfSGLang,
-	Prefill:  sglangPrefill, decode: sglangDecode,
+	Prefill: sglangPrefill, decode: sglangDecode,
 	// The engines' word for a room that broke, whichever side broke it.
 	TransferFault: func(body []byte) bool { return bytes.Contains(body, []byte("KVTransferError")) },
 }
 
-// dialectsOfSGLang are those in which its servers are told where to meet. Its classes of messages and responses have no
-// such fields and drop them, and a server of either mode refuses a request without a room (srt/entrypoints/anthropic and
-// openai/protocol.py, main of November 2026; sgl-project/sglang#35229, #35497).
-var dialectsOfSGLang = []*api.Dialect{api.Chat, api.Completions, api.Generate}
+// sglangBefore22 is that of SGLang before 0.5.22, and of one whose version is not known. Its classes of messages and
+// responses have no fields for where to meet and drop them, and a server of either mode refuses a request without a room
+// (srt/entrypoints/anthropic and openai/protocol.py, PDRoutingFields; sgl-project/sglang#35229, #35497).
+var sglangBefore22 = func() *Connector {
+	c := *sglang
+	c.Dialects = dialectsBefore22
+	return &c
+}()
+
+var dialectsBefore22 = []*api.Dialect{api.Chat, api.Completions, api.Generate}
 
 // sglangPrefill needs no cut to one token: a server in prefill mode ends there. On a rank that the room's number does
 // not mean it prefills only where the request says that decode knows the rank (0.5.23

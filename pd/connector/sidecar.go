@@ -18,9 +18,10 @@ var sidecar = &Connector{
 }
 
 // sidecarOfSGLang is the same in front of an SGLang in decode mode, which computes no prompt: without the header the
-// sidecar sends it a request without a bootstrap room, and it is refused. Of several answers to a prompt see sglang
+// sidecar sends it a request without a bootstrap room, and it is refused. Of newer versions' messages and
+// responses behind a sidecar nothing was read. Of several answers to a prompt see sglang
 // (llm-d-router pkg/sidecar/proxy/connector_sglang.go, ebab687 of August 2026).
-var sidecarOfSGLang = &Connector{DecodeDriven: true, OneSample: true, Pairs: true, ReportsCachedTokens: true, Dialects: dialectsOfSGLang, decode: sidecarDecode}
+var sidecarOfSGLang = &Connector{DecodeDriven: true, OneSample: true, Pairs: true, ReportsCachedTokens: true, Dialects: dialectsBefore22, decode: sidecarDecode}
 
 func sidecarDecode(t *Transfer, _ api.Answer) decodeLeg {
 	leg := t.legWith()

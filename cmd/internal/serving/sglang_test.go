@@ -20,6 +20,9 @@ import (
 // a test waits for must come from the gateway.
 func sglangEngine(cfg *engine.Config) { cfg.Connector = engine.ConnectorSGLang }
 
+// sglangBefore22 drops where the legs of a message or a response meet, as SGLang does before 0.5.22.
+func sglangBefore22(cfg *engine.Config) { sglangEngine(cfg); cfg.Version = "0.5.21" }
+
 func TestSGLang_AnswersEqualOneEngine(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, shape{prefill: 2, decode: 2, engine: sglangEngine})
@@ -207,12 +210,39 @@ func TestSGLang_SeveralAnswersToAPromptRunOnAServerThatDoesBoth(t *testing.T) {
 	}
 }
 
-// SGLang's prefill and decode servers drop the room of a message, and refuse what has none: they get the chat that means
-// the same.
-func TestSGLang_PairsAnswerMessages(t *testing.T) {
+// Messages and responses say where their legs meet, as chats do: pairs get them as they are.
+func TestSGLang_PairsTakeMessagesAndResponses(t *testing.T) {
 	t.Parallel()
 	alone := startTestEngine(t, engine.RoleBoth, sglangEngine)
 	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})
+	response := func(extra string) string {
+		return `{"model":"test-model","max_output_tokens":9,"input":"the river and the city"` + extra + `}`
+	}
+	for _, r := range []struct{ path, body string }{
+		{messagesPath, agentTurn("")}, {messagesPath, agentTurn(`,"stream":true`)}, {messagesPath, agentTurn(`,"output_config":{"effort":"low"}`)},
+		{"/v1/responses", response("")}, {"/v1/responses", response(`,"stream":true`)},
+	} {
+		before := len(requests(c.prefill, r.path)) + len(requests(c.decode, r.path))
+		got, want := c.post(r.path, r.body), askEngine(t, alone, r.path, r.body)
+		if got.status != 200 || got.text() != want.text() || got.text() == "" || got.header.Get("X-Tandem-Prefill") == "" {
+			t.Errorf("%s: %d %s\nwant %s", r.body, got.status, got.body, want.body)
+		}
+		if legs := len(requests(c.prefill, r.path)) + len(requests(c.decode, r.path)) - before; legs != 2 {
+			t.Errorf("%s: %d legs", r.body, legs)
+		}
+	}
+	c.roomsAreFresh()
+	if n := c.metric("tandem_retries_total"); n != 0 {
+		t.Errorf("%v legs failed", n)
+	}
+}
+
+// Older prefill and decode servers drop the room of a message, and refuse what has none: they get the chat that means
+// the same.
+func TestSGLang_OlderPairsAnswerMessages(t *testing.T) {
+	t.Parallel()
+	alone := startTestEngine(t, engine.RoleBoth, sglangBefore22)
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangBefore22})
 	for _, extra := range []string{"", `,"stream":true`, `,"stop_sequences":[" the"," a"," of"]`, `,"tool_choice":{"type":"any"}`} {
 		got := c.post(messagesPath, agentTurn(extra))
 		if want := messageOf(t, askEngine(t, alone, messagesPath, agentTurn(extra))); messageOf(t, got) != want || got.header.Get("X-Tandem-Prefill") == "" {
@@ -229,10 +259,29 @@ func TestSGLang_PairsAnswerMessages(t *testing.T) {
 	}
 }
 
-// Agents send the thinking of earlier answers back with each turn, and pairs get it where chats have it.
-func TestSGLang_PairsTakeTheThinkingOfEarlierTurns(t *testing.T) {
+// While servers are replaced one of a pair may be older: the pair gets what both take.
+func TestSGLang_APairTakesWhatTheOlderServerTakes(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})
+	for name, kinds := range map[string][2]func(*engine.Config){"prefill is older": {sglangBefore22, sglangEngine}, "decode is older": {sglangEngine, sglangBefore22}} {
+		prefill, decode := startTestEngine(t, engine.RolePrefill, kinds[0]), startTestEngine(t, engine.RoleDecode, kinds[1])
+		c := newCluster(t, shape{config: func(cfg *config) {
+			cfg.servers[0].add(serverEntry{URL: prefill.URL(), Layout: "one"})
+			cfg.servers[1].add(serverEntry{URL: decode.URL(), Layout: "one"})
+		}})
+		eventually(t, "both are up", func() bool { return c.metric("tandem_server_up") == 2 })
+		if got := c.post(messagesPath, agentTurn("")); got.status != 200 || got.header.Get("X-Tandem-Prefill") == "" || len(requests([]*engine.Engine{decode}, chatPath)) != 1 {
+			t.Errorf("%s: %d %s", name, got.status, got.body)
+		}
+		if got := c.post("/v1/responses", `{"model":"test-model","max_output_tokens":9,"input":"the river and the city"}`); got.status != 400 {
+			t.Errorf("%s, a response: %d %s", name, got.status, got.body)
+		}
+	}
+}
+
+// Agents send the thinking of earlier answers back with each turn, and older pairs get it where chats have it.
+func TestSGLang_OlderPairsTakeTheThinkingOfEarlierTurns(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangBefore22})
 	thought := strings.Replace(agentTurn(`,"thinking":{"type":"enabled","budget_tokens":1024}`),
 		`[{"type":"text","text":"Let me see."}`, `[{"type":"thinking","thinking":"It may rain.","signature":""},{"type":"text","text":"Let me see."}`, 1)
 	if got := c.post(messagesPath, thought); got.status != 200 || got.header.Get("X-Tandem-Prefill") == "" {
@@ -251,10 +300,10 @@ func TestSGLang_PairsTakeTheThinkingOfEarlierTurns(t *testing.T) {
 }
 
 // They drop the room of a response too, of which no chat is made: it needs a server that does both.
-func TestSGLang_ResponsesNeedAServerThatDoesBoth(t *testing.T) {
+func TestSGLang_ResponsesNeedAServerThatDoesBothBesideOlderPairs(t *testing.T) {
 	t.Parallel()
 	const path, body = "/v1/responses", `{"model":"test-model","max_output_tokens":9,"input":"the river and the city"}`
-	pairs := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine})
+	pairs := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangBefore22})
 	got := pairs.post(path, body)
 	if message := gjson.Get(got.body, "error.message").String(); got.status != 400 || !strings.Contains(message, path) || !strings.Contains(message, chatPath) {
 		t.Errorf("%d %s", got.status, got.body)
@@ -262,8 +311,8 @@ func TestSGLang_ResponsesNeedAServerThatDoesBoth(t *testing.T) {
 	if n := len(requests(pairs.prefill, path)) + len(requests(pairs.decode, path)); n != 0 {
 		t.Errorf("%d legs were sent in vain", n)
 	}
-	whole := startTestEngine(t, engine.RoleBoth, sglangEngine)
-	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine, config: func(cfg *config) {
+	whole := startTestEngine(t, engine.RoleBoth, sglangBefore22)
+	c := newCluster(t, shape{prefill: 1, decode: 1, engine: sglangBefore22, config: func(cfg *config) {
 		cfg.servers[2].add(serverEntry{URL: whole.URL(), Connector: "aggregated"})
 	}})
 	eventually(t, "all are up", func() bool { return c.metric("tandem_server_up") == 3 })
