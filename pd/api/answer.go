@@ -74,7 +74,7 @@ func (a Answer) Failure() (status int, said []byte) {
 	case e.IsObject(), len(e) > 2 && e[0] == '"', string(a.Get("object")) == `"error"`:
 		return cmp.Or(statusOf(e.Member("code")), statusOf(a.Get("code")), engineFailed), a.raw
 	}
-	if a.dialect == nil || a.dialect.answers != "choices" {
+	if a.dialect == nil || a.dialect.answers != "choices" || !mayHaveGivenUp(a.Get("choices")) {
 		return 0, nil
 	}
 	for choice := range a.Get("choices").ElementsOf(a.body.long) {

@@ -79,6 +79,26 @@ func GaveUp(finish string) bool {
 	return false
 }
 
+var finishReason = []byte(`"finish_reason"`)
+
+// mayHaveGivenUp is false of choices none of which was given up, by a search that costs a tenth of a walk: what is text
+// has no quotes that are not escaped.
+func mayHaveGivenUp(choices []byte) bool {
+	for {
+		_, behind, found := bytes.Cut(choices, finishReason)
+		if !found {
+			return false
+		}
+		value := bytes.TrimLeft(behind, ": \t\r\n")
+		if rest, is := bytes.CutPrefix(value, []byte{'"'}); is {
+			if reason, _, ends := bytes.Cut(rest, []byte{'"'}); ends && GaveUp(string(reason)) {
+				return true
+			}
+		}
+		choices = behind
+	}
+}
+
 func inspectResponses(data []byte) Meaning {
 	if string(data) == "[DONE]" {
 		return Meaning{End: true}

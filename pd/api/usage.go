@@ -58,12 +58,29 @@ func (d *Dialect) usageOf(u gjson.Result) (Usage, bool) {
 	if !u.Exists() {
 		return Usage{}, false
 	}
-	usage := Usage{Prompt: count(u.Get(d.prompt)), Output: count(u.Get(d.output)), Cached: count(at(u, d.cached))}
+	var usage Usage
+	var created Count // where it is left out of the prompt's number
+	u.ForEach(func(key, value gjson.Result) bool {
+		switch {
+		case key.Str == d.prompt:
+			usage.Prompt = count(value)
+		case key.Str == d.output:
+			usage.Output = count(value)
+		case leads(d.cached, key.Str):
+			usage.Cached = count(at(value, d.cached[1:]))
+		case leads(d.created, key.Str):
+			created = count(at(value, d.created[1:]))
+		}
+		return true
+	})
 	if d.cacheApart && usage.Prompt.Known {
-		usage.Prompt.Tokens += usage.Cached.Tokens + count(at(u, d.created)).Tokens
+		usage.Prompt.Tokens += usage.Cached.Tokens + created.Tokens
 	}
 	return usage, true
 }
+
+// leads reports whether a path begins with a name.
+func leads(path []string, name string) bool { return len(path) > 0 && path[0] == name }
 
 // at is what stands at a path.
 func at(value gjson.Result, path []string) gjson.Result {
