@@ -32,30 +32,49 @@ func (c *Coder) Data() []byte { return c.data }
 
 // Uint is a number that is not negative.
 func (c *Coder) Uint(p *uint64) {
-	if !c.reads {
-		if *p < 0x80 { // as most are
-			c.data = append(c.data, byte(*p))
-			return
-		}
-		c.data = binary.AppendUvarint(c.data, *p)
+	if c.reads {
+		*p = c.take()
 		return
 	}
+	c.put(*p)
+}
+
+// put writes a number: mostly a small one. It is short, to be written out where it is called: of a decision there are
+// a hundred.
+func (c *Coder) put(v uint64) {
+	if v < 0x80 {
+		c.data = append(c.data, byte(v))
+		return
+	}
+	c.putLong(v)
+}
+
+func (c *Coder) putLong(v uint64) { c.data = binary.AppendUvarint(c.data, v) }
+
+func (c *Coder) take() uint64 {
 	v, n := binary.Uvarint(c.data)
-	*p, c.data = v, c.data[n:]
+	c.data = c.data[n:]
+	return v
 }
 
 // Int is a number, such as a time span.
 func Int[T ~int | ~int64](c *Coder, p *T) {
-	v := uint64(*p)<<1 ^ uint64(int64(*p)>>63)
-	if c.Uint(&v); c.reads {
+	if c.reads {
+		v := c.take()
 		*p = T(int64(v>>1) ^ -int64(v&1))
+		return
 	}
+	c.put(uint64(*p)<<1 ^ uint64(int64(*p)>>63))
 }
 
 // Float is a number with a fraction: its leading bytes, behind how many there are. A round one ends in bytes of zero.
 func (c *Coder) Float(p *float64) {
 	if !c.reads {
 		v := math.Float64bits(*p)
+		if v == 0 {
+			c.put(0)
+			return
+		}
 		n := 8 - bits.TrailingZeros64(v)/8
 		c.data = binary.BigEndian.AppendUint64(append(c.data, byte(n)), v)
 		c.data = c.data[:len(c.data)-8+n]
@@ -69,23 +88,28 @@ func (c *Coder) Float(p *float64) {
 
 // Bool is a truth.
 func (c *Coder) Bool(p *bool) {
+	if c.reads {
+		*p = c.take() != 0
+		return
+	}
 	var v uint64
 	if *p {
 		v = 1
 	}
-	if c.Uint(&v); c.reads {
-		*p = v != 0
-	}
+	c.put(v)
 }
 
 // Text is a string. What is read is a copy.
 func Text[T ~string](c *Coder, p *T) {
-	n := c.Len(len(*p))
-	if !c.reads {
-		c.data = append(c.data, *p...)
+	if c.reads {
+		n := int(c.take())
+		*p, c.data = T(c.data[:n]), c.data[n:]
 		return
 	}
-	*p, c.data = T(c.data[:n]), c.data[n:]
+	c.put(uint64(len(*p)))
+	if *p != "" {
+		c.data = append(c.data, *p...)
+	}
 }
 
 // Time is a moment, without its location and without what a monotonic clock said.
