@@ -44,8 +44,8 @@ type conn struct {
 	byte      [1]byte
 }
 
-// connection returns a connection that is idle, or a new one.
-func (t *Transport) connection(ctx context.Context, to key, r *http.Request, trace *httptrace.ClientTrace) (*conn, error) {
+// connection returns a connection that is idle, or a new one. Whether one that may ask is quiet is seen when it does.
+func (t *Transport) connection(ctx context.Context, to key, r *http.Request, trace *httptrace.ClientTrace, o *outgoing) (*conn, error) {
 	if trace != nil && trace.GetConn != nil {
 		trace.GetConn(to.address)
 	}
@@ -54,7 +54,7 @@ func (t *Transport) connection(ctx context.Context, to key, r *http.Request, tra
 		if c == nil {
 			break
 		}
-		if c.isQuiet() {
+		if c.mayAsk(o, trace) || c.isQuiet() {
 			got(trace, c, time.Since(c.since))
 			return c, nil
 		}
@@ -226,6 +226,12 @@ func (c *conn) giveBack() error {
 	}
 	c.Conn, c.socket, c.taken = again, again, nil
 	return c.preparePeek()
+}
+
+// mayAsk reports whether a request may be written and its answer waited for at once: it is in one piece, and nobody is
+// told when the one is over and the other begins.
+func (c *conn) mayAsk(o *outgoing, trace *httptrace.ClientTrace) bool {
+	return o.body == nil && trace == nil && socket.Asks(c.Conn)
 }
 
 var longAgo = time.Unix(1, 0)

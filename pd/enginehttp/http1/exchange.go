@@ -8,6 +8,8 @@ import (
 	"net/http/httptrace"
 	"net/textproto"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/enginehttp/socket"
 )
 
 const maxHead = 64 << 10
@@ -20,12 +22,17 @@ type exchange struct {
 	trace  *httptrace.ClientTrace
 	stop   func() bool // the watch on ctx; false: it has ended the connection
 	upload *upload     // nil: the request is written
+	asks   bool        // it writes the request and waits for the answer at once
 }
 
-// run sends a request and reads the head of its answer. After an error the connection is of no use.
+// run sends a request and reads the head of its answer. After an error the connection is of no use; nothing was sent
+// where that is socket.ErrUnasked, and o is there still.
 func (e *exchange) run(r *http.Request, o *outgoing) (*http.Response, error) {
 	keep := !o.close
 	nothingWritten, writing := e.send(r, o)
+	if errors.Is(writing, socket.ErrUnasked) {
+		return nil, writing
+	}
 	keep = keep && writing == nil
 	in := takeBuffer()
 	resp, how, answered, err := e.receive(r, in)
@@ -55,13 +62,29 @@ func (e *exchange) send(r *http.Request, o *outgoing) (nothingWritten bool, err 
 		go e.upload.run(e.c, o, r, e.trace)
 		return false, nil
 	}
-	n, err := e.c.Write(o.data)
+	n, err := e.write(o.data)
+	if errors.Is(err, socket.ErrUnasked) {
+		return true, err
+	}
 	o.release()
 	wrote(e.trace, err)
 	if err != nil { // an answer that came before is there to be read
 		_ = e.c.SetReadDeadline(time.Now().Add(time.Second))
 	}
 	return n == 0, err
+}
+
+// write writes a request, and waits for the answer where it asks. A new connection that something has come by is written
+// to all the same, and then read.
+func (e *exchange) write(data []byte) (n int, err error) {
+	if e.asks {
+		n, err = socket.Ask(e.c.Conn, data)
+		if n == len(data) || err != nil && (e.c.used || !errors.Is(err, socket.ErrUnasked)) {
+			return n, err
+		}
+	}
+	more, err := e.c.Write(data[n:])
+	return n + more, err
 }
 
 // receive reads the head of the answer.

@@ -94,26 +94,31 @@ func (t *Transport) attempt(r *http.Request, to key) (*http.Response, error) {
 		return nil, err
 	}
 	trace := httptrace.ContextClientTrace(ctx)
-	c, err := t.connection(ctx, to, r, trace)
-	if err != nil {
-		o.release()
-		closeBody(r)
+	for {
+		c, err := t.connection(ctx, to, r, trace, o)
+		if err != nil {
+			o.release()
+			closeBody(r)
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
+			return nil, err
+		}
+		e := exchange{t: t, c: c, ctx: ctx, trace: trace, stop: afterCancel(ctx, c), asks: c.mayAsk(o, trace)}
+		resp, err := e.run(r, o)
+		if err == nil {
+			return resp, nil
+		}
+		e.stop()
+		c.abort()
+		if errors.Is(err, socket.ErrUnasked) { // as of a kept connection that is not quiet
+			continue
+		}
 		if ctx.Err() != nil {
-			err = context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 		return nil, err
 	}
-	e := exchange{t: t, c: c, ctx: ctx, trace: trace, stop: afterCancel(ctx, c)}
-	resp, err := e.run(r, o)
-	if err == nil {
-		return resp, nil
-	}
-	e.stop()
-	c.abort()
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	return nil, err
 }
 
 // mayRepeat reports whether a request that failed may be sent again, and returns it with a body to send.

@@ -1,6 +1,9 @@
 package socket
 
-import "net"
+import (
+	"errors"
+	"net"
+)
 
 // Of returns a connection by which conn is read and written. Where conn is no TCP connection that is conn itself.
 func Of(conn net.Conn) net.Conn {
@@ -37,6 +40,25 @@ func ReadLate(conn net.Conn, room Room) (int, error) {
 		return conn.Read(room.Take())
 	}
 	return late.readLate(room)
+}
+
+// ErrUnasked says that something has come, or the end of the connection, before anything was asked.
+var ErrUnasked = errors.New("the peer has sent what it was not asked for")
+
+// asker is a connection of Of, but for those that package net reads.
+type asker interface{ ask(p []byte) (int, error) }
+
+// Asks reports whether a connection is one for Ask.
+func Asks(conn net.Conn) bool {
+	_, is := conn.(asker)
+	return is
+}
+
+// Ask writes what is to be answered, and returns once something has come back, or whatever the next Read says has
+// happened. A Write with a Read behind it finds nothing at first, which is a system call in vain. It writes as much as the
+// socket takes at once, and waits only if that is all. It writes nothing after ErrUnasked. conn is one that Asks.
+func Ask(conn net.Conn, p []byte) (n int, err error) {
+	return conn.(asker).ask(p) //nolint:forcetypeassert // the caller knows it
 }
 
 // DelayAcks lets the kernel acknowledge every second piece of a stream, where pieces follow each other within 40 ms, in

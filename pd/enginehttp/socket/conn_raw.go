@@ -19,6 +19,7 @@ type conn struct {
 	receives func(fd uintptr) (done bool) // in.receive, made once
 	sends    func(fd uintptr) (done bool) // out.send, made once
 	sendsNow func(fd uintptr)             // out.sendNow, made once
+	asks     func(fd uintptr) (done bool) // out.ask, made once
 }
 
 // transfer is one Read or Write.
@@ -28,6 +29,8 @@ type transfer struct {
 	room Room // nil: p is given
 	n    int
 	fail syscall.Errno // 0: none
+
+	unasked bool // nothing was written: something was there to be read
 }
 
 func newConn(tcp *net.TCPConn) net.Conn {
@@ -36,7 +39,7 @@ func newConn(tcp *net.TCPConn) net.Conn {
 		return tcp
 	}
 	c := &conn{TCPConn: tcp, raw: raw}
-	c.receives, c.sends, c.sendsNow = c.in.receive, c.out.send, c.out.sendNow
+	c.receives, c.sends, c.sendsNow, c.asks = c.in.receive, c.out.send, c.out.sendNow, c.out.ask
 	return c
 }
 
@@ -114,6 +117,23 @@ func (c *conn) sendNow(p []byte) int {
 	return t.n
 }
 
+// ask is Ask.
+func (c *conn) ask(p []byte) (int, error) {
+	t := &c.out
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.p, t.n, t.fail, t.unasked = p, 0, 0, false
+	_ = c.raw.Read(c.asks) // the next Read fails of the same
+	t.p = nil
+	switch {
+	case t.unasked:
+		return 0, ErrUnasked
+	case t.fail != 0:
+		return 0, c.failure(nil, t.fail, "write")
+	}
+	return t.n, nil
+}
+
 // receive reads once. It is false where nothing is there yet.
 func (t *transfer) receive(fd uintptr) (done bool) {
 	if t.room != nil {
@@ -157,6 +177,29 @@ func (t *transfer) sendNow(fd uintptr) {
 	if n, err := send(fd, t.p); err == 0 {
 		t.n = n
 	}
+}
+
+// ask writes once, unless something is there to be read, and is false where all was taken. It is called again once
+// something is there: what has come since it was called for the first time is not missed, and nothing had come before.
+func (t *transfer) ask(fd uintptr) (done bool) {
+	if t.p == nil {
+		return true
+	}
+	p := t.p
+	t.p = nil
+	if _, err := peek(fd); err != syscall.EAGAIN {
+		t.unasked = true
+		return true
+	}
+	n, err := send(fd, p)
+	switch err {
+	case 0:
+		t.n = n
+	case syscall.EAGAIN: // Write waits
+	default:
+		t.fail = err
+	}
+	return t.n < len(p)
 }
 
 // failure is what a Read or Write failed with, as package net says it: an error of waiting, or of a system call. It is

@@ -200,3 +200,111 @@ func TestOf_AllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// Who asks and then reads finds what one finds who writes and then reads, and reads once: what comes back at once, late
+// or in part, the end of a connection, and a time that is over.
+func TestAsk_ReadsWhatComesBack(t *testing.T) {
+	request := []byte("how much?")
+	for name, answers := range map[string]func(t *testing.T, peer *net.TCPConn){
+		"at once": func(t *testing.T, peer *net.TCPConn) { answer(t, peer, request, "42") },
+		"in turn": func(t *testing.T, peer *net.TCPConn) {
+			for range 1000 {
+				answer(t, peer, request, "42")
+			}
+		},
+		"then the end": func(t *testing.T, peer *net.TCPConn) {
+			answer(t, peer, request, "4")
+			_ = peer.CloseWrite()
+		},
+		"no, ever": func(*testing.T, *net.TCPConn) {},
+	} {
+		results := map[string]string{}
+		for how, of := range map[string]func(net.Conn) net.Conn{"ours": Of, "net": func(c net.Conn) net.Conn { return c }} {
+			tcp, peer := pair(t)
+			answered := make(chan struct{})
+			go func() {
+				defer close(answered)
+				answers(t, peer)
+			}()
+			c := of(tcp)
+			if name == "no, ever" {
+				_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+			}
+			results[how] = conversation(c, request, map[bool]int{true: 1000, false: 1}[name == "in turn"])
+			<-answered
+		}
+		if results["ours"] != results["net"] {
+			t.Errorf("%s: %s, with package net %s", name, results["ours"], results["net"])
+		}
+	}
+}
+
+// Nothing is written where something has come that was not asked for, nor where the connection has ended: who waits for
+// what is there already would wait for ever. A request that the socket does not take is written in part.
+func TestAsk_WritesWhereThePeerIsQuiet(t *testing.T) {
+	for name, before := range map[string]func(peer *net.TCPConn){
+		"something has come": func(peer *net.TCPConn) { write(t, peer, []byte("x")) },
+		"it has ended":       func(peer *net.TCPConn) { _ = peer.CloseWrite() },
+		"it was reset":       func(peer *net.TCPConn) { _, _ = peer.SetLinger(0), peer.Close() },
+	} {
+		tcp, peer := pair(t)
+		c := Of(tcp)
+		if !Asks(c) { // with the race detector
+			return
+		}
+		before(peer)
+		isThere(t, c)
+		if n, err := Ask(c, []byte("how much?")); n != 0 || !errors.Is(err, ErrUnasked) {
+			t.Errorf("%s: wrote %d bytes, %v", name, n, err)
+		}
+	}
+	tcp, _ := pair(t)
+	if n, err := Ask(Of(tcp), make([]byte, 64<<20)); n == 0 || n == 64<<20 || err != nil {
+		t.Errorf("the socket took %d of 64 MB, %v", n, err)
+	}
+}
+
+// isThere waits until there is something to be read, or the connection has ended, and takes nothing.
+func isThere(t *testing.T, c net.Conn) {
+	t.Helper()
+	raw, err := TCP(c).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = raw.Read(func(fd uintptr) bool {
+		_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		return !errors.Is(err, syscall.EAGAIN)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// conversation asks some times, and is what came back, or how it ended.
+func conversation(c net.Conn, request []byte, times int) (all string) {
+	ask := c.Write
+	if Asks(c) {
+		ask = func(p []byte) (int, error) { return Ask(c, p) }
+	}
+	for range times {
+		if n, err := ask(request); n != len(request) || err != nil {
+			return fmt.Sprint(all, n, opOf(err))
+		}
+		answer := make([]byte, 2)
+		n, err := io.ReadFull(c, answer)
+		if all += string(answer[:n]); err != nil {
+			return fmt.Sprint(all, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), opOf(err))
+		}
+	}
+	return all
+}
+
+// answer is what a server does with one request.
+func answer(t *testing.T, peer net.Conn, request []byte, with string) {
+	t.Helper()
+	got := make([]byte, len(request))
+	if _, err := io.ReadFull(peer, got); err != nil || !bytes.Equal(got, request) {
+		t.Errorf("%q came, %v", got, err)
+	}
+	write(t, peer, []byte(with))
+}
