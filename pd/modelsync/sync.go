@@ -212,6 +212,7 @@ func (m *Sync) read(ctx context.Context) error {
 	}
 	m.forgetAllBut(ids)
 	left := make(map[string]*redis.DurationCmd, len(ids))
+	asked := time.Now()
 	_, err = m.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, id := range ids {
 			if id != m.id || !m.begun.Load() {
@@ -230,9 +231,11 @@ func (m *Sync) read(ctx context.Context) error {
 			delete(m.received, id)
 			continue
 		}
-		written := now.Add(ttl.Val() - learnedLife)
-		if h := m.received[id]; h == nil || written.Sub(h.written) > learnedBeat/4 {
-			if err := m.fetch(ctx, id, written); err != nil {
+		// It was written between these two times, which are far apart where Redis, or this machine, was
+		// slow. One that may be newer than the last one read is read: it may be the last with news.
+		earliest, latest := asked.Add(ttl.Val()-learnedLife), now.Add(ttl.Val()-learnedLife)
+		if h := m.received[id]; h == nil || latest.Sub(h.written) > learnedBeat/4 {
+			if err := m.fetch(ctx, id, earliest); err != nil {
 				return err
 			}
 		}

@@ -312,6 +312,52 @@ func (l *learner) learnsAll(t *testing.T) {
 	}
 }
 
+// A record that follows another one by a beat is read, also where Redis answered late when the one before was read: no
+// other may follow it for a minute.
+func TestSync_ReadsARecordThatFollowsOneThatWasReadSlowly(t *testing.T) {
+	client := newRedis(t)
+	reads := redis.NewClient(&redis.Options{Addr: client.(*redis.Client).Options().Addr, MaxRetries: -1})
+	t.Cleanup(func() { _ = reads.Close() })
+	var slow lateAnswers
+	reads.AddHook(&slow)
+	a, b := newLearner(t, client, "a", pools.Default()), newLearner(t, reads, "b", pools.Default())
+	a.look(t)
+	b.look(t)
+	begun := time.Now()
+	for _, x := range []struct{ written, late time.Duration }{{0, learnedBeat * 3 / 4}, {learnedBeat * 4 / 5, 0}} {
+		a.learns(20, 80*time.Millisecond)
+		a.look(t)
+		if err := client.PExpireAt(t.Context(), "test:"+learnedKey+"a", begun.Add(x.written+learnedLife)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		slow.by = x.late
+		b.look(t)
+		if got := b.received["a"].record.samples(); got != a.wrote {
+			t.Errorf("the one of %v: b knows of %d of %d samples", x.written, got, a.wrote)
+		}
+	}
+	once := b.linkSeconds()
+	slow.by = learnedBeat / 3 // so that it may be another one
+	b.look(t)
+	if got := b.linkSeconds(); math.Abs(got/once-1) > 1e-9 {
+		t.Errorf("a record that was read twice changes what b believes from %v s to %v", once, got)
+	}
+}
+
+// lateAnswers is a Redis whose answers to a pipeline come late.
+type lateAnswers struct{ by time.Duration }
+
+func (l *lateAnswers) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (l *lateAnswers) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (l *lateAnswers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []redis.Cmder) error {
+		defer func() { <-time.After(l.by) }()
+		return next(ctx, commands)
+	}
+}
+
 // justWrote makes what a replica wrote look new to the others: when a record was written is told by
 // when it expires, give or take a quarter of a beat.
 func (l *learner) justWrote(t *testing.T) {
