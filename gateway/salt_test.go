@@ -144,7 +144,7 @@ func TestSalt_AMessageThatNoChatMeans(t *testing.T) {
 	of := usual(t, "ada")
 	g := run(t, of, e.roundTrip, spec)
 	got := g.ask("POST", "/v1/messages", inexact, as("ada")...)
-	if message := gjson.Get(got.body, "error.message").String(); got.status != 400 || !strings.Contains(message, "/v1/chat/completions") || !strings.Contains(message, "an image or a document") || len(e.take()) != 0 {
+	if message := gjson.Get(got.body, "error.message").String(); got.status != 400 || !strings.Contains(message, "/v1/chat/completions") || !strings.Contains(message, "an image, which not every version of vLLM") || len(e.take()) != 0 {
 		t.Errorf("%d %s", got.status, got.body)
 	}
 	mixed := run(t, usual(t, "ada"), e.roundTrip, spec, other)

@@ -105,10 +105,31 @@ func (c *messageTurn) add(b messageContent, raw json.RawMessage) error {
 		if b.Text != "" {
 			c.parts = append(c.parts, raw)
 		}
+	case "image":
+		c.parts = append(c.parts, c.e.imageOf(b, raw))
 	default:
 		c.parts = append(c.parts, raw)
 	}
 	return nil
+}
+
+// imageOf is an image as the part of a chat that SGLang makes of it (srt/entrypoints/anthropic/serving.py, 0.5.23).
+func (e *Engine) imageOf(b messageContent, raw json.RawMessage) json.RawMessage {
+	var source struct {
+		MediaType string `json:"media_type"`
+		Data, URL string
+	}
+	if e.cfg.Connector != ConnectorSGLang || json.Unmarshal(b.Source, &source) != nil {
+		return raw
+	}
+	if source.Data != "" {
+		source.URL = "data:" + source.MediaType + ";base64," + source.Data
+	}
+	url, err := json.Marshal(source.URL)
+	if err != nil {
+		return raw
+	}
+	return json.RawMessage(`{"type":"image_url","image_url":{"url":` + string(url) + `}}`)
 }
 
 // result adds what a tool answered, and the images in it as a message of the user's.
@@ -116,6 +137,10 @@ func (c *messageTurn) result(b messageContent) error {
 	text, images, err := c.e.resultOf(b.Content)
 	if err != nil {
 		return err
+	}
+	if c.e.cfg.Connector == ConnectorSGLang && len(images) > 0 { // it leaves the list to the template
+		c.before = append(c.before, message{Role: "tool", Content: c.e.withImages(b.Content), ToolCallID: b.ToolUseID})
+		return nil
 	}
 	if c.role != "user" {
 		raw, err := json.Marshal(contentPart{Type: "text", Text: "Tool result: " + text})
@@ -133,6 +158,20 @@ func (c *messageTurn) result(b messageContent) error {
 		c.before = append(c.before, message{Role: "user", Content: all})
 	}
 	return nil
+}
+
+// withImages is a list of blocks with its images as parts of a chat.
+func (e *Engine) withImages(list json.RawMessage) json.RawMessage {
+	var blocks []json.RawMessage
+	_ = json.Unmarshal(list, &blocks) // it was read before
+	for i, raw := range blocks {
+		var b messageContent
+		if json.Unmarshal(raw, &b) == nil && b.Type == "image" {
+			blocks[i] = e.imageOf(b, raw)
+		}
+	}
+	all, _ := json.Marshal(blocks) // raw JSON always marshals
+	return all
 }
 
 func (c *messageTurn) end() ([]message, error) {

@@ -133,7 +133,8 @@ func invalidIn(message int, field, what string) error {
 // blocksOf translates the blocks of one turn: results of tools become messages of their
 // own, calls belong to the assistant's, and texts are its content.
 func (c *conversation) blocksOf(role string, content api.Value) error {
-	var parts, texts, calls, thoughts []api.Value
+	var parts, calls, thoughts []api.Value
+	var text api.Value // the last
 	results := 0
 	for raw := range content.Elements() {
 		b, kind, err := c.block(raw)
@@ -142,11 +143,10 @@ func (c *conversation) blocksOf(role string, content api.Value) error {
 		}
 		switch {
 		case kind == "text":
-			text, err := textOf(b)
-			if err != nil {
+			if text, err = textOf(b); err != nil {
 				return err
 			}
-			texts, parts = append(texts, text), append(parts, textPart(text))
+			parts = append(parts, textPart(text))
 		case kind == "thinking" && role == "assistant":
 			if thought := b.Get("thinking"); !isText(thought) {
 				return inexact("a thinking block without its text")
@@ -159,6 +159,12 @@ func (c *conversation) blocksOf(role string, content api.Value) error {
 				return err
 			}
 			calls = append(calls, call)
+		case kind == "image" && role == "user":
+			image, err := c.imagePart(b)
+			if err != nil {
+				return err
+			}
+			parts = append(parts, image)
 		case kind == "tool_result" && role == "user" && len(parts) == 0:
 			if err := c.toolResult(b); err != nil {
 				return err
@@ -181,15 +187,11 @@ func (c *conversation) blocksOf(role string, content api.Value) error {
 	if len(calls) > 0 {
 		turn = append(turn, api.Edit{Key: "tool_calls", Value: api.List(calls)})
 	}
-	switch len(parts) {
-	case 0:
-		if len(calls) == 0 && c.engine.Name == SGLang {
-			turn = append(turn, api.Edit{Key: "content", Value: []byte(`""`)})
-		}
-	case 1:
-		turn = append(turn, api.Edit{Key: "content", Value: texts[0]})
-	default:
-		turn = append(turn, api.Edit{Key: "content", Value: api.List(parts)})
+	switch {
+	case len(parts) > 0:
+		turn = append(turn, api.Edit{Key: "content", Value: contentOf(parts, text)})
+	case len(calls) == 0 && c.engine.Name == SGLang:
+		turn = append(turn, api.Edit{Key: "content", Value: []byte(`""`)})
 	}
 	c.add(turn...)
 	return nil
@@ -211,10 +213,10 @@ func untranslatedBlock(kind string) string {
 	switch kind {
 	case "redacted_thinking":
 		return "thinking that only Anthropic's service can read"
-	case "image", "document":
-		return "an image or a document"
+	case "document":
+		return "a document"
 	}
-	return "a block that is not text, thinking or tool_use of the assistant, or tool_result before all text of the user"
+	return "a block that is not text, thinking or tool_use of the assistant, an image of the user, or a tool_result before all others of the user"
 }
 
 // block reads one block and its type.

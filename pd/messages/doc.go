@@ -8,7 +8,7 @@
 //
 //   - SGLang, main of September 2026: sglang/srt/entrypoints/anthropic/
 //     request_conversion.py, response_conversion.py and serving.py, and the serving.py
-//     of before, which had all of it;
+//     of before, which had all of it. Images, and output_config: serving.py of 0.5.10 to 0.5.23.
 //   - vLLM 0.32.0: vllm/entrypoints/anthropic/serving.py, and its versions since 0.11.1.
 //     A tool_result that is a list was written as Python writes one at first (0.11.1, and #34053 of
 //     February 2026 still complains); its texts are joined by line ends since before #40190 of
@@ -18,8 +18,9 @@
 // tool_result, empty text, system messages inside the conversation, and for vLLM before
 // 0.24 a tool_result that is a list. The thinking of earlier answers is not: agents send it back with each
 // turn, and it goes where chats have it. So is refused what has no place in chat or needs the engine's
-// template: images, documents, server tools, and every field and block that is
-// not named here. cache_control, metadata and service_tier mean nothing to the engines and are dropped.
+// template: documents, server tools, images and schemas of the answer for vLLM, and every field and block that is
+// not named here. cache_control, context_management, metadata and
+// service_tier mean nothing to the engines and are dropped.
 //
 // What every version refuses is an *InvalidError.
 //

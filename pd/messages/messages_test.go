@@ -113,7 +113,7 @@ func FuzzToChat(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%s became %s: %v", raw, out, err)
 		}
-		allowed := []string{"model", "messages", "max_tokens", "stream", "stream_options", "temperature", "top_p", "top_k", "stop", "tools", "tool_choice", "chat_template_kwargs"}
+		allowed := []string{"model", "messages", "max_tokens", "stream", "stream_options", "temperature", "top_p", "top_k", "stop", "tools", "tool_choice", "chat_template_kwargs", "response_format"}
 		for _, key := range chat.Keys() {
 			if !slices.Contains(allowed, key) {
 				t.Errorf("%s became %s", raw, out)

@@ -10,8 +10,8 @@ import (
 
 // requestFields are those of a message that are translated or mean nothing to engines.
 var requestFields = []string{
-	"cache_control", "model", "messages", "max_tokens", "metadata", "service_tier", "stop_sequences", "stream", "system",
-	"temperature", "thinking", "tool_choice", "tools", "top_k", "top_p",
+	"cache_control", "context_management", "model", "messages", "max_tokens", "metadata", "output_config", "output_format", "service_tier", "stop_sequences",
+	"stream", "system", "temperature", "thinking", "tool_choice", "tools", "top_k", "top_p",
 }
 
 // ToChat returns the body of the chat request that the engine itself would make of a
@@ -36,6 +36,10 @@ func ToChat(request api.Body, engine Engine) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	output, err := chatOutput(request, engine)
+	if err != nil {
+		return nil, err
+	}
 	thinking, err := chatThinking(request, engine)
 	if err != nil {
 		return nil, err
@@ -45,7 +49,11 @@ func ToChat(request api.Body, engine Engine) ([]byte, error) {
 		return nil, err
 	}
 	edits := []api.Edit{{Key: "model", Value: request.Get("model")}, {Key: "messages", Value: messages}}
-	return api.Body{}.With(slices.Concat(edits, settings, thinking, tools)...).Bytes(), nil
+	edits = slices.Concat(edits, settings, output.format, tools)
+	if variables := append(thinking, output.effort...); len(variables) > 0 {
+		edits = append(edits, api.Edit{Key: "chat_template_kwargs", Value: api.Body{}.With(variables...).Bytes()})
+	}
+	return api.Body{}.With(edits...).Bytes(), nil
 }
 
 // onlyFields names a field of an object that is not known, and what the object is: "" is the request. null counts as
@@ -91,7 +99,8 @@ func chatSettings(request api.Body) (edits []api.Edit, err error) {
 		{"top_k", "top_k", isInt},
 		{"stop_sequences", "stop", isTexts},
 		{"metadata", "", isObject},
-		{"cache_control", "", isObject}, // caching of Anthropic's own service, for the whole prompt
+		{"cache_control", "", isObject},      // caching of Anthropic's own service, for the whole prompt
+		{"context_management", "", isObject}, // what that service is to leave out of long conversations, and engines never do
 		{"service_tier", "", isText},
 	} {
 		value := request.Get(field.name)
@@ -111,9 +120,9 @@ func chatSettings(request api.Body) (edits []api.Edit, err error) {
 	return edits, nil
 }
 
-// chatThinking switches thinking off or on. The vLLM versions that drop the salt drop the field too. SGLang sets one of
-// two variables, whichever the model's template knows (openai/serving_chat.py, apply_reasoning_enabled); the other does
-// nothing. It holds no model to a budget, and always shows what it thought.
+// chatThinking are the variables of the template that switch thinking off or on. The vLLM versions that drop the salt drop
+// the field too. SGLang sets one of two, whichever the model's template knows (openai/serving_chat.py,
+// apply_reasoning_enabled); the other does nothing. It holds no model to a budget, and always shows what it thought.
 func chatThinking(request api.Body, engine Engine) ([]api.Edit, error) {
 	value := request.Get("thinking")
 	if value.Null() {
@@ -135,8 +144,8 @@ func chatThinking(request api.Body, engine Engine) ([]api.Edit, error) {
 	if engine.Name == VLLM {
 		return nil, nil
 	}
-	on := strconv.FormatBool(kind != "disabled")
-	return []api.Edit{{Key: "chat_template_kwargs", Value: []byte(`{"enable_thinking":` + on + `,"thinking":` + on + `}`)}}, nil
+	on := strconv.AppendBool(nil, kind != "disabled")
+	return []api.Edit{{Key: "enable_thinking", Value: on}, {Key: "thinking", Value: on}}, nil
 }
 
 func isInt(v api.Value) bool { _, ok := v.Int(); return ok }

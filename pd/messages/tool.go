@@ -160,29 +160,55 @@ func (c *conversation) toolResult(block api.Body) error {
 	return nil
 }
 
-// resultOf is what a tool answered in a list of texts: SGLang leaves the list to the template.
+// resultOf is what a tool answered in a list of texts and images: SGLang leaves the list to the template.
 func (c *conversation) resultOf(list api.Value) (api.Value, error) {
-	if c.engine.Name == VLLM && !c.engine.JoinsResults {
+	if c.engine.Name == SGLang {
+		return c.partsOfResult(list)
+	}
+	if !c.engine.JoinsResults {
 		return nil, inexact("a tool_result that is a list, where vLLM before 0.24 reads one text: join its texts into one")
 	}
 	texts, err := c.texts(list)
-	if err != nil || c.engine.Name == SGLang {
-		return contentOf(texts), err
+	if err != nil {
+		return nil, err
 	}
 	return joinTexts(texts, `\n`), nil
 }
 
-// contentOf is the content of a message of texts: one is a string, more are parts.
-func contentOf(texts []api.Value) api.Value {
-	switch len(texts) {
-	case 0:
-		return api.Value(`""`)
-	case 1:
-		return texts[0]
+func (c *conversation) partsOfResult(list api.Value) (api.Value, error) {
+	var parts []api.Value
+	var text api.Value // the last
+	for raw := range list.Elements() {
+		b, kind, err := c.block(raw)
+		if err != nil {
+			return nil, err
+		}
+		var part api.Value
+		switch kind {
+		case "text":
+			if text, err = textOf(b); err != nil {
+				return nil, err
+			}
+			part = textPart(text)
+		case "image":
+			if part, err = c.imagePart(b); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, inexact("a block of a tool_result that is neither text nor an image")
+		}
+		parts = append(parts, part)
 	}
-	parts := make([]api.Value, len(texts))
-	for i, t := range texts {
-		parts[i] = textPart(t)
+	return contentOf(parts, text), nil
+}
+
+// contentOf is the content of a message of parts: one text is a string. text is the last of them, nil if there is none.
+func contentOf(parts []api.Value, text api.Value) api.Value {
+	switch {
+	case len(parts) == 0:
+		return api.Value(`""`)
+	case len(parts) == 1 && text != nil:
+		return text
 	}
 	return api.List(parts)
 }

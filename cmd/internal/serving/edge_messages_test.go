@@ -200,7 +200,7 @@ func TestEdge_MessagesAsChatsAreKeptApart(t *testing.T) {
 	if len(salts) != 2 || salts[""] > 0 {
 		t.Errorf("the legs' salts are %v", salts)
 	}
-	for extra, param := range map[string]string{`,"output_config":{"effort":"low"}`: "as a chat", `,"max_tokens":25`: "max_tokens"} {
+	for extra, param := range map[string]string{`,"container":"c"`: "as a chat", `,"max_tokens":25`: "max_tokens"} {
 		body := strings.Replace(agentTurn(extra), `"max_tokens":24,`, `"max_tokens":24,`, 1)
 		if strings.Contains(extra, "max_tokens") {
 			body = strings.Replace(agentTurn(""), `"max_tokens":24,`, `"max_tokens":25,`, 1)

@@ -250,12 +250,49 @@ func TestSGLang_OlderPairsAnswerMessages(t *testing.T) {
 		}
 	}
 	c.roomsAreFresh()
-	inexact := c.post(messagesPath, agentTurn(`,"output_config":{"effort":"low"}`))
+	inexact := c.post(messagesPath, agentTurn(`,"container":"c"`))
 	if message := gjson.Get(inexact.body, "error.message").String(); inexact.status != 400 || !strings.Contains(message, "cannot be sent as a chat because of") || strings.Contains(message, "tenants") {
 		t.Errorf("a message that no chat means: %d %s", inexact.status, inexact.body)
 	}
 	if n := c.metric("tandem_retries_total"); n != 0 {
 		t.Errorf("%v legs failed", n)
+	}
+}
+
+// What chats can say of images, of the answer's schema and of the effort, older pairs get so, and pairs of tenants: the
+// answers are those to the message itself.
+func TestSGLang_MessagesWithImagesAndSchemasAreChats(t *testing.T) {
+	t.Parallel()
+	image := `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"aGFyYm91cg=="}}`
+	seen := func(body string) string {
+		body = strings.Replace(body, `{"type":"text","text":"How is`, image+`,{"type":"text","text":"How is`, 1)
+		return strings.Replace(body, `"content":"rain"`, `"content":[{"type":"text","text":"rain"},{"type":"image","source":{"type":"url","url":"http://10.0.0.9/sky.png"}}]`, 1)
+	}
+	schema := `{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}`
+	config := `,"output_config":{"effort":"low","format":{"type":"json_schema","schema":` + schema + `}}`
+	short := `{"model":"` + testModel + `","max_tokens":40,"messages":[{"role":"user","content":"the city and the river"}]` + config + `}`
+	alone := startTestEngine(t, engine.RoleBoth, sglangEngine)
+	for name, c := range map[string]*cluster{
+		"older":   newCluster(t, shape{prefill: 1, decode: 1, engine: sglangBefore22}),
+		"tenants": newCluster(t, shape{prefill: 1, decode: 1, engine: sglangEngine, config: withKeys(t, "sk-ada tenant=ada")}),
+	} {
+		for what, body := range map[string]string{"images": seen(agentTurn("")), "images, streamed": seen(agentTurn(`,"stream":true`)), "a schema": short} {
+			got := c.post(messagesPath, body, "X-Api-Key", "sk-ada")
+			if want := messageOf(t, askEngine(t, alone, messagesPath, body)); messageOf(t, got) != want || got.header.Get("X-Tandem-Prefill") == "" {
+				t.Errorf("%s, %s: %s\nwant %s", name, what, got.body, want)
+			}
+		}
+		chats := requests(c.decode, chatPath)
+		if len(chats) != 3 || len(requests(c.decode, messagesPath)) != 0 {
+			t.Errorf("%s: decode got %d chats", name, len(chats))
+			continue
+		}
+		for _, leg := range chats {
+			body := gjson.Parse(leg.Body)
+			if asked := body.Get("response_format.json_schema.schema"); asked.Exists() && (asked.Raw != schema || body.Get("chat_template_kwargs.reasoning_effort").String() != "low" || body.Get("reasoning_effort").Exists()) {
+				t.Errorf("%s: decode got %s", name, leg.Body)
+			}
+		}
 	}
 }
 
@@ -316,7 +353,7 @@ func TestSGLang_ResponsesNeedAServerThatDoesBothBesideOlderPairs(t *testing.T) {
 		cfg.servers[2].add(serverEntry{URL: whole.URL(), Connector: "aggregated"})
 	}})
 	eventually(t, "all are up", func() bool { return c.metric("tandem_server_up") == 3 })
-	inexact := agentTurn(`,"output_config":{"effort":"low"}`) // no chat means the same
+	inexact := agentTurn(`,"container":"c"`) // no chat means the same
 	for path, body := range map[string]string{path: body, messagesPath: inexact} {
 		for range 4 {
 			got, want := c.post(path, body), askEngine(t, whole, path, body)
