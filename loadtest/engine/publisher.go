@@ -124,6 +124,11 @@ func (p *publisher) open(kind zmq.Type, endpoint string, highWater int) (socket 
 	if err = socket.SetLinger(0); err != nil {
 		return socket, "", err
 	}
+	if strings.Contains(address, "[") {
+		if err = socket.SetIpv6(true); err != nil {
+			return socket, "", err
+		}
+	}
 	if kind == zmq.PUB && !binds(address) {
 		err = socket.Connect(address)
 	} else {
@@ -133,8 +138,11 @@ func (p *publisher) open(kind zmq.Type, endpoint string, highWater int) (socket 
 		return socket, "", fmt.Errorf("%s: %w", address, err)
 	}
 	at, err = socket.GetLastEndpoint()
-	return socket, strings.Replace(at, "//0.0.0.0:", "//127.0.0.1:", 1), err
+	return socket, loopbackOfAny.Replace(at), err
 }
+
+// loopbackOfAny names the machine itself where a socket listens at all addresses, those of IPv4 with those of IPv6.
+var loopbackOfAny = strings.NewReplacer("//0.0.0.0:", "//127.0.0.1:", "//[::]:", "//127.0.0.1:")
 
 func binds(endpoint string) bool {
 	return strings.Contains(endpoint, "*") || strings.Contains(endpoint, "::") ||

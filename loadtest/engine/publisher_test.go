@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"testing"
 	"time"
@@ -183,6 +184,38 @@ func TestEvents_TellWhatIsHeld(t *testing.T) {
 			})
 		}
 	}
+}
+
+// An engine publishes on the addresses that it is told, of IPv6 too.
+func TestEvents_ArePublishedAtIPv6(t *testing.T) {
+	hosts := []string{"::"}
+	if isHere(t, "::1") {
+		hosts = append(hosts, "::1")
+	}
+	for _, host := range hosts {
+		endpoint := "tcp://[" + host + "]:*"
+		e := start(t, func(cfg *Config) { cfg.EventsEndpoint, cfg.ReplayEndpoint = endpoint, endpoint })
+		s := newSubscriber(t, "")
+		must(t, s.socket.SetIpv6(true))
+		must(t, s.socket.Connect(e.State().EventsEndpoints[0]))
+		s.await(t, e)
+		ask[chatAnswer](t, e, "/v1/chat/completions", chatBody(40, 30))
+		s.agree(t, e, "")
+		if got := e.ranks[0].events.replayAt; portOf(got) == 0 || portOf(got) == portOf(e.State().EventsEndpoints[0]) {
+			t.Errorf("%s: replay at %s", endpoint, got)
+		}
+	}
+}
+
+// isHere reports whether an address is of this machine.
+func isHere(t *testing.T, address string) bool {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	must(t, err)
+	return slices.ContainsFunc(all, func(a net.Addr) bool {
+		own, isNet := a.(*net.IPNet)
+		return isNet && own.IP.String() == address
+	})
 }
 
 // await makes the engine publish until a message arrives, which shows that the
