@@ -183,7 +183,7 @@ func explainLeg(leg *pd.LegError) failure {
 	case pd.Unready:
 		return unavailable("no_server", "No server could be made ready for the model. Try again shortly.", "no_server")
 	case pd.Ours:
-		if errors.Is(leg.Err, enginehttp.ErrAnswersHeld) {
+		if errors.Is(leg.Err, enginehttp.ErrAnswersHeld) || errors.Is(leg.Err, api.ErrEventsHeld) {
 			return overloaded(byMaxHeld)
 		}
 		return overloaded(byGateway)

@@ -153,7 +153,7 @@ func failedSend(ctx context.Context, leg Leg, server string, err error) *LegErro
 		e.Kind, e.Err = Timeout, cause
 	case ctx.Err() != nil:
 		e.Kind, e.Err = Gone, context.Cause(ctx)
-	case errors.Is(err, enginehttp.ErrAnswersHeld), errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE):
+	case errors.Is(err, enginehttp.ErrAnswersHeld), errors.Is(err, api.ErrEventsHeld), errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE):
 		e.Kind = Ours
 	case errors.As(err, &dial) && dial.Op == "dial":
 		e.Kind = Unsent
@@ -258,8 +258,11 @@ func (e *BrokenStreamError) mayBeOfRequest() bool {
 
 // lostConnection reports whether the stream broke as it does when its server dies.
 func (e *BrokenStreamError) lostConnection() bool {
-	return !errors.Is(e.Err, errErrorEvent) && !errors.Is(e.Err, errServerDown)
+	return !errors.Is(e.Err, errErrorEvent) && !errors.Is(e.Err, errServerDown) && !e.ours()
 }
+
+// ours reports whether the stream broke for want of the gateway's own memory.
+func (e *BrokenStreamError) ours() bool { return errors.Is(e.Err, api.ErrEventsHeld) }
 
 // mayBeRead is LegError's: the leg behind prefill's token may have failed before its engine read it.
 func (e *BrokenStreamError) mayBeRead() bool {

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -23,6 +24,7 @@ import (
 type legStream struct {
 	dialect    *api.Dialect
 	events     *api.EventReader
+	held       enginehttp.HeldAnswer // of the events
 	body       io.Closer
 	cancel     context.CancelCauseFunc
 	ctx        context.Context // of the leg; cancelled by the client's leaving or by idle
@@ -339,6 +341,9 @@ func (s *legStream) broken(err error) error {
 	}
 	if errors.Is(err, io.EOF) {
 		err = errTruncated
+	}
+	if errors.Is(err, api.ErrEventsHeld) {
+		return &BrokenStreamError{Message: "the gateway has no memory left for the engine's long event", Err: err}
 	}
 	return &BrokenStreamError{Message: "the connection to the engine was lost", Err: err}
 }

@@ -189,7 +189,9 @@ func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
 	defer b.span.End()
 	if errors.As(r.Err, &broken) {
 		b.span.Fail("broken_stream", broken.Status, broken)
-		b.decode.RecordBrokenStream(broken)
+		if !broken.ours() {
+			b.decode.RecordBrokenStream(broken)
+		}
 		o.Metrics.brokenAfter.WithLabelValues(server.ID()).Inc()
 		o.Log.Warn("the stream of a leg broke", "request_id", st.req.ID, "server", server.ID(), "error", broken.Err.Error())
 		if !o.continuesStreamOf(st) { // else continueStream has looked

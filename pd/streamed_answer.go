@@ -89,7 +89,14 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 		server: server, side: b.promptSide, mostTokens: o.mostTokens(st), hideUsage: st.req.HideUsage,
 		opensLate: opensWithToken(server),
 		onGap:     steps.gapsOf(silent), transcript: st.transcript, ids: b.legIDs, hideIDs: hideIDs, handoff: b.handoff, choices: api.NewEndedChoices(st.req.Answers),
+		held: o.Answers.Hold(st.req.Tenant),
 	}
+	s.events.Room = &s.held
+	defer func() { // also after a panic
+		if !answering {
+			s.events.Close()
+		}
+	}()
 	if err := s.open(func(now time.Time) {
 		if silent {
 			idle.Reset(o.Config.AnswerTimeout)

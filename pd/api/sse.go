@@ -14,6 +14,9 @@ const MaxEvent = 16 << 20
 
 var ErrEventTooLong = errors.New("an SSE event is longer than 16 MiB")
 
+// ErrEventsHeld is of an event for which there is no room: others that are as long take it.
+var ErrEventsHeld = errors.New("long events of other streams take the memory that there is for them")
+
 // Event is one event as it came: Raw with its blank line, Data without field
 // name, several data lines joined; nil of a comment. Both are valid until the next read.
 type Event struct {
@@ -26,6 +29,8 @@ type Event struct {
 type EventReader struct {
 	// Comments: those with a blank line behind them are returned by themselves.
 	Comments bool
+	// Room is what the memory of long events is counted against; nil: it is not counted.
+	Room Room
 
 	from  io.Reader
 	usual *usualBuffer // for usual events; nil: there is none
@@ -34,6 +39,13 @@ type EventReader struct {
 	r, w  int          // what is between them in buf was read, and not returned
 	err   error        // that came with the last of it
 	next  eventBounds
+}
+
+// Room bounds the memory of several readers.
+type Room interface {
+	// Grow counts the reader's memory as at least so many bytes, unless there is no room for them.
+	Grow(bytes int) bool
+	Release()
 }
 
 // eventBounds is where the next event stands, as far as it was looked for: in bytes from the first one that
@@ -239,7 +251,11 @@ func (s *EventReader) fill() (n int, err error) {
 		s.r, s.w = 0, copy(s.buf, s.buf[s.r:s.w])
 	}
 	if s.w == len(s.buf) {
-		s.moveTo(longerBuffer(len(s.buf)))
+		size := longSizes[slices.IndexFunc(longSizes[:], func(size int) bool { return size > len(s.buf) })]
+		if s.Room != nil && !s.Room.Grow(size) {
+			return 0, ErrEventsHeld
+		}
+		s.moveTo(longBuffer(size))
 	}
 	n, err = s.from.Read(s.buf[s.w:])
 	if s.w += n; n > 0 {
@@ -260,6 +276,8 @@ func (s *EventReader) moveTo(long *[]byte) {
 	to := s.usual[:]
 	if long != nil {
 		to = *long
+	} else if s.Room != nil {
+		s.Room.Release()
 	}
 	s.r, s.w = 0, copy(to, s.buf[s.r:s.w])
 	if was := s.long; was != nil {
@@ -270,15 +288,14 @@ func (s *EventReader) moveTo(long *[]byte) {
 	s.buf, s.long = to, long
 }
 
-// longerBuffer is a buffer of the size above one.
-func longerBuffer(than int) *[]byte {
-	i := slices.IndexFunc(longSizes[:], func(size int) bool { return size > than })
-	if i < len(longBuffers) {
+// longBuffer is a buffer of one of longSizes.
+func longBuffer(size int) *[]byte {
+	if i := slices.Index(longSizes[:len(longBuffers)], size); i >= 0 {
 		if b, is := longBuffers[i].Get().(*[]byte); is {
 			return b
 		}
 	}
-	b := make([]byte, longSizes[i])
+	b := make([]byte, size)
 	return &b
 }
 

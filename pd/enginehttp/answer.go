@@ -36,7 +36,7 @@ func ReadAnswer(resp *http.Response, held *HeldAnswer) ([]byte, error) {
 			return answer, err
 		case len(answer) == cap(answer):
 			longer := min(2*len(answer), MaxAnswer+1) // in which one that is too long shows
-			if !held.grow(longer) {
+			if !held.Grow(longer) {
 				return nil, ErrAnswersHeld
 			}
 			answer = append(make([]byte, 0, longer), answer...)

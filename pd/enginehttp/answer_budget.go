@@ -9,8 +9,8 @@ import (
 // ErrAnswersHeld is of an answer that was not read to its end.
 var ErrAnswersHeld = errors.New("long answers of other requests take the memory that there is for them")
 
-// AnswerBudget bounds the memory of long answers that are held whole at once: from their reading until clients have
-// them.
+// AnswerBudget bounds the memory of long answers, and of long events of streams, that are held whole at once: from their
+// reading until clients have them.
 type AnswerBudget struct {
 	bytes          *bytebudget.Budget
 	severalTenants func() bool
@@ -39,8 +39,8 @@ type HeldAnswer struct {
 	bytes  int64
 }
 
-// grow counts an answer as at least so long, unless all of them, or those of its tenant, would be too long.
-func (h *HeldAnswer) grow(bytes int) bool {
+// Grow counts an answer as at least so long, unless all of them, or those of its tenant, would be too long.
+func (h *HeldAnswer) Grow(bytes int) bool {
 	more := int64(bytes) - h.bytes
 	if h.budget == nil || bytes <= usualAnswer || more <= 0 {
 		return true

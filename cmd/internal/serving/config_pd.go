@@ -37,7 +37,7 @@ func (c *pdConfig) bindLimits(fs *pflag.FlagSet) {
 	fs.IntVar(&c.queue.MaxInFlight, "max-in-flight", c.queue.MaxInFlight, "requests past the queue at once, to the end of their streams")
 	fs.IntVar(&c.queue.MaxWaiting, "max-waiting", c.queue.MaxWaiting, "requests in the queue at once")
 	fs.Int64Var(&c.queue.MaxBytes, "max-held", c.queue.MaxBytes,
-		"`bytes` of request bodies that are held at once, and as much again while they arrive, of which one of several tenants with keys leaves others as much as its own bodies have; memory is up to three times as much. Engines' long answers that are not streamed have as much again, shared in the same way")
+		"`bytes` of request bodies that are held at once, and as much again while they arrive, of which one of several tenants with keys leaves others as much as its own bodies have; memory is up to three times as much. Engines' long answers that are not streamed, and long events of streams, have as much again, shared in the same way")
 	fs.DurationVar(&c.queue.MaxWait, "max-wait", c.queue.MaxWait, "longest time in the queue")
 	fs.DurationVar(&c.hold.MaxWait, "hold", c.hold.MaxWait,
 		"time for which requests are held while a role has no server; 0: three cold starts where both roles may go to zero, "+
