@@ -610,6 +610,59 @@ func TestDecider_WhoIsOvertakenMakesPromisesNoLonger(t *testing.T) {
 	}
 }
 
+// How long decode's steps take with a full batch shows only while requests wait for its KV room. One that would not begin
+// within max-wait by what has shown is refused within seconds, and told when there is room. A deadline is a promise.
+func TestDecider_WhoWaitsInVainIsRefusedOnceThatShows(t *testing.T) {
+	for name, c := range map[string]struct {
+		step, deadline time.Duration
+		refused        error
+		after          time.Duration
+	}{
+		"steps are long":                  {step: 200 * time.Millisecond, refused: queue.ErrTimeout, after: 4 * time.Second},
+		"steps are long, and a deadline":  {step: 200 * time.Millisecond, deadline: 20 * time.Second, refused: queue.ErrDeadline, after: 20 * time.Second},
+		"steps are as they were taken to": {step: 10 * time.Millisecond, refused: queue.ErrTimeout, after: 30 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			prompt := testPrompt(14_000)
+			f := newTestFleet(t, 1, prompt)
+			f.await(t, f.up)
+			prefill, decode := f.Fleet.Servers()[0], f.Fleet.Servers()[1]
+			d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), 30*time.Second, f.Log)
+			ctx, stop := context.WithCancel(t.Context())
+			var running sync.WaitGroup
+			defer running.Wait()
+			defer stop()
+			running.Go(func() { d.Run(ctx) })
+			report := func() {
+				decode.ReportLoad(load.Load{Engine: "vllm", Running: known(5), Waiting: known(0), KVUsed: known(0.9), KVTokens: known(20_000), At: time.Now()})
+			}
+			report()
+			synctest.Wait()
+			running.Go(func() { // as an engine that is asked
+				for ctx.Err() == nil {
+					report()
+					decode.ObserveStep(c.step, 5, 18_000, time.Now())
+					time.Sleep(100 * time.Millisecond)
+				}
+			})
+			r := &f.arrives(prompt, time.Now()).bind
+			if c.deadline > 0 {
+				r.req.Deadline = time.Now().Add(c.deadline)
+			}
+			w := d.arrive(r)
+			prefill.Evidence().Observe(curve.Completion{Work: curve.Work{Estimate: time.Second}, Served: time.Second, Alone: true})
+			began := time.Now()
+			_, err := d.await(ctx, w)
+			if waited := time.Since(began); !errors.Is(err, c.refused) || waited > c.after || waited < c.after-time.Second {
+				t.Errorf("%s: %v after %v, want %v after %v", name, err, waited, c.refused, c.after)
+			}
+			if in := queue.ReturnIn(err); (c.after < 5*time.Second) != (in > 0) {
+				t.Errorf("%s: it is to come back in %v", name, in)
+			}
+		})
+	}
+}
+
 // One that leaves because its turn did not come in time makes promises longer too; one whose
 // client leaves does not.
 func TestDecider_WhoLeavesLateMakesPromisesLonger(t *testing.T) {

@@ -37,6 +37,7 @@ type modelQueue struct {
 	servers   order.Servers
 	scratch   []*order.Ticket // some that wait
 	repriced  time.Time       // when stale prices were renewed last
+	forecast  time.Time       // when it was last forecast which of those that wait do so in vain
 	predicted []*prediction   // of requests that went, and that may not have entered them yet
 }
 
@@ -97,6 +98,7 @@ func (q *modelQueue) decide(now time.Time) {
 	q.arrivals = q.arrivals[:0]
 	if others { // those that came now are priced
 		q.renewPrices(now)
+		q.giveUp(now)
 	}
 	for {
 		turn, ok := q.order.Next(&q.servers)
@@ -178,14 +180,11 @@ func (q *modelQueue) enter(w *waiter, now time.Time) {
 
 // admit says which requests give way to a new one, or why it is not let in.
 func (q *modelQueue) admit(w *waiter, now time.Time) (displaced []*order.Ticket, err error) {
-	if !q.supports {
-		q.support, q.supports = q.snapshot.candidates.Support(), true
-	}
-	support := &q.support
+	support := q.supported()
 	limit := q.latest(w, support)
 	promises := errors.Is(limit.Late, queue.ErrDeadline)
 	if promises {
-		w.margin = &q.d.waitMargin
+		w.margin, w.ticket.Promised = &q.d.waitMargin, true
 	}
 	forecast := order.Forecast{Margin: w.margin.Bound, Supported: support.Of, Promises: promises}
 	w.ticket.Latest = limit.Until.Sub(q.d.origin)
@@ -196,10 +195,48 @@ func (q *modelQueue) admit(w *waiter, now time.Time) (displaced []*order.Ticket,
 	}
 	if !ok {
 		excess := q.servers.Now + w.margin.Bound(wait) - w.ticket.Latest
-		return nil, &queue.Refusal{Late: limit.Late, Return: q.returns.Next(excess, q.order.ServiceTime(&w.ticket), now)}
+		return nil, q.refusal(w, limit.Late, excess, now)
 	}
 	w.entered, w.predictedWait = now, wait
 	return displaced, nil
+}
+
+// refusal is what a request is told that would wait in vain, by so much too long.
+func (q *modelQueue) refusal(w *waiter, late error, excess time.Duration, now time.Time) error {
+	return &queue.Refusal{Late: late, Return: q.returns.Next(excess, q.order.ServiceTime(&w.ticket), now)}
+}
+
+// supported is what the servers have shown of how well prefills are predicted.
+func (q *modelQueue) supported() *curve.Support {
+	if !q.supports {
+		q.support, q.supports = q.snapshot.candidates.Support(), true
+	}
+	return &q.support
+}
+
+// How long those that only max-wait bounds wait in vain once that shows.
+const (
+	forecastEvery = 500 * time.Millisecond // that it is asked, which looks at all that wait
+	giveUpAfter   = 3 * time.Second        // that it has to show: steps of another batch are learned within some of them
+	giveUpShare   = 0.9                    // of the wait that is predicted: who would have been served is not to be given up
+)
+
+// giveUp refuses requests that wait in vain, though they were let in: what a full batch of decode takes, by which KV
+// room comes free, shows only once they wait.
+func (q *modelQueue) giveUp(now time.Time) {
+	if since := now.Sub(q.forecast); since >= 0 && since < forecastEvery {
+		return
+	}
+	q.forecast = now
+	least := func(wait time.Duration) time.Duration {
+		return time.Duration(giveUpShare * float64(min(wait, q.d.longMargin.Bound(wait))))
+	}
+	forecast := order.Forecast{Margin: least, Supported: q.supported().Of}
+	for _, t := range q.order.GiveUp(&q.servers, forecast, giveUpAfter) {
+		w := q.waiting[t.ID]
+		delete(q.waiting, t.ID)
+		w.complete(bindResult{err: q.refusal(w, queue.ErrTimeout, t.By, now)})
+	}
 }
 
 // latest is until when a request's prefill must begin.

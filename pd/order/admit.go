@@ -58,8 +58,8 @@ func (f *Forecast) supportedWork(t *Ticket) float64 {
 func (o *Order) Admit(t *Ticket, s *Servers, f Forecast) (hold time.Duration, gaveWay []*Ticket, ok bool) {
 	o.Add(t, s.Links)
 	all := func(seconds float64, _ int) float64 { return seconds }
-	predicted := o.renewBacklog(&o.predicted, t, s, all, f.pace(&o.rate, 1))
-	supported := o.renewBacklog(&o.supported, t, s, f.supported, f.pace(&o.rate, s.fastestPace(t)))
+	predicted := o.renewBacklog(&o.predicted, t.kv, s, all, f.pace(&o.rate, 1))
+	supported := o.renewBacklog(&o.supported, t.kv, s, f.supported, f.pace(&o.rate, s.fastestPace(t)))
 	longest := supported.startsIn(o.mostWork(), o.kv) // no more of any work is supported
 	if s.Now+f.Margin(longest) <= t.latest() && s.Now+longest <= o.firstLatest {
 		return predicted.startsIn(o.aheadOf(t)), nil, true // nobody is late wherever it stands
@@ -98,6 +98,45 @@ func (o *Order) Admit(t *Ticket, s *Servers, f Forecast) (hold time.Duration, ga
 		o.work += w.leastWork // it is not in the sum
 	}
 	return hold, gaveWay, true
+}
+
+// GiveUp removes and returns the requests that wait for nothing: what is supported of the prediction has said for so long,
+// at each call, that their prefills begin too late. It is for what shows only once they wait: how long steps of a full
+// batch take, that answers are longer than usual, or that a server is gone. One that was promised its turn keeps it.
+func (o *Order) GiveUp(s *Servers, f Forecast, after time.Duration) (late []TooLate) {
+	o.forecasts++
+	if o.size == 0 {
+		return nil
+	}
+	pace := f.pace(&o.rate, s.fastestPace(o.queues.sorted[0].waiting[0])) // a burst of requests is of one kind
+	b := o.renewBacklog(&o.supported, o.kv/o.size, s, f.supported, pace)
+	if s.Now+f.Margin(b.startsIn(o.mostWork(), o.kv)) <= o.firstLatest {
+		return nil
+	}
+	before, kv := 0.0, 0 // of those that wait on
+	for _, w := range o.served {
+		starts := b.startsIn(before, kv+w.kv)
+		if !w.Promised && s.Now+f.Margin(starts) > w.latest() {
+			if w.lateAt != o.forecasts-1 {
+				w.lateSince = s.Now
+			}
+			if w.lateAt = o.forecasts; s.Now-w.lateSince >= after {
+				late = append(late, TooLate{w, s.Now + starts - w.latest()})
+				continue
+			}
+		}
+		before, kv = before+f.supportedWork(w), kv+w.kv
+	}
+	for _, w := range late {
+		o.Remove(w.Ticket)
+	}
+	return late
+}
+
+// TooLate is a request that would begin so much too late.
+type TooLate struct {
+	*Ticket
+	By time.Duration
 }
 
 // aheadOf is the seconds of prefill that go before a request which waits, and the tokens of KV that they and it need.
@@ -273,9 +312,9 @@ type backlog struct {
 	kv      kvSupply
 }
 
-// renewBacklog makes a backlog of what is supported of the work ahead, for a request that comes.
-func (o *Order) renewBacklog(b *backlog, t *Ticket, s *Servers, supported func(seconds float64, works int) float64, pace float64) *backlog {
-	*b = backlog{pace: pace, ahead: b.ahead[:0], filling: b.filling[:0]}
+// renewBacklog makes a backlog of what is supported of the work ahead, for requests of so many tokens of KV.
+func (o *Order) renewBacklog(b *backlog, kv int, s *Servers, supported func(seconds float64, works int) float64, pace float64) *backlog {
+	*b = backlog{pace: pace, ahead: b.ahead[:0], filling: b.filling[:0], kv: kvSupply{ends: b.kv.ends}}
 	for seconds, works := range s.eachWorkAhead {
 		b.ahead = append(b.ahead, supported(seconds, works))
 	}
@@ -286,7 +325,7 @@ func (o *Order) renewBacklog(b *backlog, t *Ticket, s *Servers, supported func(s
 		sum += ahead
 	}
 	if supported(1, 1) > 0 { // of answers too something is known
-		b.kv = o.kvSupply(t, s)
+		b.kv = o.kvSupply(b.kv.ends[:0], kv, s)
 	}
 	return b
 }
@@ -318,63 +357,6 @@ func (s *Servers) paceAlone(t *Ticket, d int) float64 {
 		return 0
 	}
 	return min(1, t.leastPrefill/t.Aggregated[d])
-}
-
-// kvSupply is the KV room that decode has, and will have while all of it is in use.
-type kvSupply struct {
-	room  int     // tokens
-	freed float64 // that come free in a second, of those that are in use now
-	again float64 // and later, in a second, of all; 0: there is room for all
-	first float64 // how many seconds what is in use now takes to come free
-}
-
-// kvSupply is that of the decode servers for a request that comes. Answers end once within the time of one, and take
-// some of what that frees as they grow; they are taken to be as those that wait. What is room now, and will be taken
-// by those that wait, comes free no sooner than in the time of one. Steps are as they are now: what is known of batches
-// that were never seen is a guess, by which nobody is to be refused.
-func (o *Order) kvSupply(t *Ticket, s *Servers) (k kvSupply) {
-	output := max(o.output, float64(o.size)) / float64(o.size)
-	kv := float64(o.kv) / float64(o.size)
-	all := 0.0
-	for d := range s.Decode {
-		state := &s.Decode[d]
-		switch {
-		case state.Excluded:
-			continue
-		case !s.Gate || state.KVRoom == math.MaxInt: // it does not say
-			return kvSupply{}
-		}
-		room := max(0, state.KVRoom)
-		answer := state.Step * output
-		if state.Running == 0 { // an empty one takes any request
-			room = max(room, t.kv)
-		}
-		k.room += room
-		if answer > 0 {
-			all += float64(state.Used + room)
-			k.freed += float64(state.Used) / answer
-			k.again += float64(state.Used+room) / answer
-		}
-	}
-	if k.again > 0 {
-		k.first = all / k.again
-	}
-	share := kv / (kv + output/2)
-	k.freed, k.again = k.freed*share, k.again*share
-	return k
-}
-
-// wait is in how many seconds there is room for so many tokens.
-func (k *kvSupply) wait(kv int) float64 {
-	lacking := float64(kv - k.room)
-	switch soon := k.freed * k.first; {
-	case lacking <= 0 || k.again == 0:
-		return 0
-	case lacking <= soon:
-		return lacking / k.freed
-	default:
-		return k.first + (lacking-soon)/k.again
-	}
 }
 
 // eachWorkAhead yields the work ahead of each prefill server that may be chosen, in seconds and

@@ -28,6 +28,7 @@ type Order struct {
 	overdueCredit float64       // overdue requests that may go
 	turn          int           // of the ticket to price again next
 	rate          serviceRate   // of the requests that go
+	went          []wentRequest // the last ones that did, the oldest first
 	gaps          longGaps      // that they make on decode
 
 	// declinedFor is, by prefill server, the seconds for which requests have waited for it and
@@ -38,7 +39,8 @@ type Order struct {
 
 	surveyed time.Duration // when Next or Serve last looked at all that wait
 
-	predicted, supported backlog // scratch of Admit
+	predicted, supported backlog // scratch of Admit and GiveUp
+	forecasts            int     // calls of GiveUp
 
 	look // scratch of Next
 }

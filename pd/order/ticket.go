@@ -28,6 +28,8 @@ type Ticket struct {
 	// Latest is the moment by which its prefill must begin, else it is not worth it; 0 is
 	// none. See Order.Admit.
 	Latest time.Duration
+	// Promised: it is not given up while it waits (Order.GiveUp).
+	Promised bool
 
 	// Eviction is what it costs, in seconds, that its KV takes the place of other KV in the cache of a decode server that is
 	// Protected.
@@ -82,7 +84,9 @@ type Ticket struct {
 	mostMissing         float64       // of Missing, the most
 	rankedPrefill       float64       // leastPrefill when it was ranked
 	behind              behindCost
-	only                int // the only prefill server that it may have; -1: it may have several, or none
+	lateAt              int           // the last of Order.forecasts by which it begins too late
+	lateSince           time.Duration // from which on it does by all of them
+	only                int           // the only prefill server that it may have; -1: it may have several, or none
 
 	Tenant string // within a class tenants take turns
 

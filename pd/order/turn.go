@@ -81,6 +81,7 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 	turn.longGaps = turn.Ticket.longGapsOn(turn.Pair, s)
 	o.placeRenewed()
 	o.recordTurn(&turn)
+	o.recordWent(turn.Ticket, s.Now)
 	return turn, true
 }
 
@@ -126,6 +127,7 @@ func (o *Order) Serve(now time.Duration, may May) (Turn, bool) {
 // refused it. No tenant is charged for that.
 func (o *Order) UndoTurn(turn Turn) {
 	o.enqueue(turn.Ticket)
+	o.forgetWent()
 	o.queues.setServed(turn.Ticket, turn.served)
 	o.overdueCredit = turn.credit
 	if turn.Ticket.leaves {
