@@ -53,6 +53,8 @@ type Decider struct {
 const (
 	// waitShare is the share of waiting requests that are to have it.
 	waitShare = 0.99
+	// longShare is that of those that only max-wait bounds.
+	longShare = 0.75
 	// leastWaitMargin is how many times as long as predicted the wait of a request with a deadline is
 	// reckoned with at least. What delays one delays all that wait, and to keep servers busy few have to.
 	// One without a deadline is refused only where it would wait too long: its waits count as they are predicted.
@@ -104,7 +106,26 @@ func (d *Decider) observeWait(w *waiter, predicted, took time.Duration) {
 	if w.margin == &d.longMargin && max(predicted, took).Seconds() < tellingShare*d.maxWait.Seconds() {
 		return
 	}
-	w.margin.Observe(predicted, took, waitShare)
+	w.margin.Observe(predicted, took, d.share(w))
+}
+
+// share is the share of such requests that are to have their turn in time.
+func (d *Decider) share(w *waiter) float64 {
+	if w.margin == &d.longMargin {
+		return longShare
+	}
+	return waitShare
+}
+
+// observeMiss notes that a request has left since its turn did not come in time. Where that was promised, all are to be
+// promised less. Else it has waited for as long as any may, and what was predicted is wrong by no more than that shows: of
+// those that one forecast let in many leave.
+func (d *Decider) observeMiss(w *waiter) {
+	if w.margin == &d.longMargin {
+		w.margin.ObserveAtLeast(w.predictedWait, d.maxWait, longShare)
+		return
+	}
+	w.margin.ObserveMiss(waitShare)
 }
 
 // isSettled reports whether the wait is over: the result is there, or about to be.

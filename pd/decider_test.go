@@ -682,6 +682,29 @@ func TestDecider_WhoLeavesLateMakesPromisesLonger(t *testing.T) {
 	}
 }
 
+// Of a burst that one forecast let in many leave late. They make others wait for no longer by prediction than they have waited.
+func TestDecider_ABurstThatLeavesLateSaysNoMoreThanItWaited(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newBusyFleet(t, 1, prompt, 10*time.Second)
+	d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), 20*time.Second, f.Log)
+	var burst []*waiter
+	for range 50 {
+		burst = append(burst, f.waits(d, prompt, testModel))
+	}
+	d.decide()
+	left := 0
+	for _, w := range burst {
+		if len(w.done) == 0 {
+			w.state.Store(leftLate)
+			d.queues[testModel].forget(w)
+			left++
+		}
+	}
+	if got := d.longMargin.Bound(time.Second); left < 30 || got < 1500*time.Millisecond || got > 2200*time.Millisecond {
+		t.Errorf("%d have left after 20 s that were predicted to wait for 10 and more, and a wait of a second is reckoned with as %v", left, got)
+	}
+}
+
 // What another replica's request is told: that its time is over, where that was the reason, be
 // it its own deadline or the longest wait; and else nothing of the kind.
 func TestRemoteRequests_SayThatTheTurnDidNotComeInTime(t *testing.T) {

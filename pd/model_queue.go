@@ -142,7 +142,7 @@ func (q *modelQueue) forget(w *waiter) {
 		return
 	}
 	if w.state.Load() == leftLate {
-		w.margin.ObserveMiss(waitShare)
+		q.d.observeMiss(w)
 	}
 	q.order.Remove(&w.ticket)
 	delete(q.waiting, w.ticket.ID)

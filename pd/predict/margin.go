@@ -63,10 +63,23 @@ const (
 
 // Observe notes how long something took, of which a share is to come within its bound.
 func (m *Margin) Observe(predicted, took time.Duration, share float64) {
-	sample := (took + tolerance).Seconds() / (max(predicted, 0) + tolerance).Seconds()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stepLocked(sample > cmp.Or(m.ratio, m.Least, 1), share)
+	m.stepLocked(m.isLongerLocked(predicted, took), share)
+}
+
+// ObserveAtLeast notes one that has taken so long and is not there: it says nothing where most are expected to take longer.
+func (m *Margin) ObserveAtLeast(predicted, took time.Duration, share float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.isLongerLocked(predicted, took) {
+		m.stepLocked(true, share)
+	}
+}
+
+// isLongerLocked reports whether something took longer than most are expected to.
+func (m *Margin) isLongerLocked(predicted, took time.Duration) bool {
+	return (took+tolerance).Seconds()/(max(predicted, 0)+tolerance).Seconds() > cmp.Or(m.ratio, m.Least, 1)
 }
 
 // ObserveMiss notes one that was promised in time and given up.

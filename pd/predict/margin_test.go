@@ -68,3 +68,19 @@ func TestMargin_AMissMakesPromisesLater(t *testing.T) {
 		t.Errorf("promised after a miss %v, after one that took longer %v", got, late.Bound(time.Second))
 	}
 }
+
+// What is not there yet says no more than that it takes so long at the least, however many of it there are.
+func TestMargin_WhatIsNotThereYetTakesAtLeastSoLong(t *testing.T) {
+	var m Margin
+	for range 100 {
+		m.ObserveAtLeast(20*time.Second, 30*time.Second, 0.75)
+	}
+	if got := m.Bound(20 * time.Second); got < 30*time.Second || got > 32*time.Second {
+		t.Errorf("30 s and more of 20 s: 20 s are reckoned with as %v", got)
+	}
+	before := m.Bound(time.Second)
+	m.ObserveAtLeast(20*time.Second, 10*time.Second, 0.75)
+	if after := m.Bound(time.Second); after != before {
+		t.Errorf("10 s and more of 20 s: a second was reckoned with as %v, and then as %v", before, after)
+	}
+}
