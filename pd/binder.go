@@ -148,11 +148,12 @@ func (b *Binder) follow(ctx context.Context, r *bindRequest) (*binding, error) {
 	ctx, cancel := b.Late.limit(r).Context(ctx)
 	defer cancel()
 	turn, taken, err := b.Leader.Bind(ctx, b.remoteRequest(r))
+	var timeout *leader.Timeout
 	switch {
 	case errors.Is(err, leader.ErrNoLeader):
 		return nil, errBindNow
-	case errors.Is(err, leader.ErrTimeout):
-		return nil, b.Late.limit(r).Late
+	case errors.As(err, &timeout):
+		return nil, &queue.Refusal{Late: b.Late.limit(r).Late, Return: timeout.Return}
 	case err != nil:
 		return nil, err
 	}

@@ -182,12 +182,15 @@ func TestBinder_SaysWhyARequestGotNoTurn(t *testing.T) {
 		ctx     context.Context
 		left    time.Duration // until its deadline; 0: it has none
 		want    error
+		back    time.Duration // in which it is to come back
 	}{
-		"the longest wait would be exceeded": {leader.ErrTimeout, t.Context(), time.Hour, queue.ErrTimeout},
-		"it will miss its deadline":          {leader.ErrTimeout, t.Context(), 30 * time.Second, queue.ErrDeadline},
-		"its deadline is over":               {nil, t.Context(), 100 * time.Millisecond, queue.ErrDeadline},
-		"its client leaves":                  {nil, left, 0, context.Canceled},
-		"the leader fails":                   {errUnknownAPI, t.Context(), 0, nil},
+		"the longest wait would be exceeded": {&leader.Timeout{Return: 12 * time.Second}, t.Context(), time.Hour, queue.ErrTimeout, 12 * time.Second},
+		"it will miss its deadline":          {&leader.Timeout{Return: 1500 * time.Millisecond}, t.Context(), 30 * time.Second, queue.ErrDeadline, 1500 * time.Millisecond},
+		"nobody knows when there is room":    {leader.ErrTimeout, t.Context(), time.Hour, queue.ErrTimeout, 0},
+		"there is room in hours":             {&leader.Timeout{Return: 5 * time.Hour}, t.Context(), time.Hour, queue.ErrTimeout, time.Minute},
+		"its deadline is over":               {nil, t.Context(), 100 * time.Millisecond, queue.ErrDeadline, 0},
+		"its client leaves":                  {nil, left, 0, context.Canceled, 0},
+		"the leader fails":                   {errUnknownAPI, t.Context(), 0, nil, 0},
 	} {
 		by.refuse(c.refusal)
 		st := &requestState{client: f.asks(api.Chat, more(api.Chat, false)), entry: enter(t, f.Queue), arrived: time.Now()}
@@ -204,7 +207,32 @@ func TestBinder_SaysWhyARequestGotNoTurn(t *testing.T) {
 		if !errors.Is(err, c.want) || b != nil {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
+		if back := queue.ReturnIn(err); back != c.back {
+			t.Errorf("%s: it is to come back in %v, want %v", name, back, c.back)
+		}
 	}
+}
+
+// A replica that decides says to those that follow when there is room for a request that would wait for too long.
+func TestRemoteRequests_SayWhenThereIsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestFleet(t, 1, testPrompt(14_000))
+		f.await(t, f.up)
+		f.Binder.Config.EnforceDisaggregation = true
+		f.occupy(t, testModel, 15*time.Second)
+		d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), 12*time.Second, f.Log)
+		ctx, stop := context.WithCancel(t.Context())
+		var runs sync.WaitGroup
+		defer runs.Wait()
+		defer stop()
+		runs.Go(func() { d.Run(ctx) })
+		synctest.Wait()
+		_, err := d.RemoteRequests().Bind(ctx, &leaderpb.RemoteRequest{Model: testModel, Base: testModel, Api: api.Chat.Name, PromptTokens: 14_000})
+		var timeout *leader.Timeout
+		if !errors.As(err, &timeout) || timeout.Return != 3*time.Second {
+			t.Errorf("it is told %v, %+v", err, timeout)
+		}
+	})
 }
 
 // The leader keeps the work of a turn on its books until the follower's server has answered, and no

@@ -89,7 +89,7 @@ func (o remoteRequests) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*l
 	}
 	b, err := o.d.await(ctx, o.d.arrive(own))
 	if errors.Is(err, queue.ErrTimeout) || errors.Is(err, queue.ErrDeadline) {
-		return nil, leader.ErrTimeout
+		return nil, &leader.Timeout{Return: queue.ReturnIn(err)}
 	}
 	if err != nil {
 		return nil, err

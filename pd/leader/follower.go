@@ -22,6 +22,26 @@ var (
 	ErrTimeout = errors.New("the leader cannot serve the request in time")
 )
 
+// Timeout is ErrTimeout of a request for which there is room in a known time.
+type Timeout struct {
+	Return time.Duration // 0: it is not known
+}
+
+func (t *Timeout) Error() string { return ErrTimeout.Error() }
+func (t *Timeout) Unwrap() error { return ErrTimeout }
+
+// returnIn is in how long there is room for the request of an error, 0 where that is not known.
+func returnIn(err error) time.Duration {
+	var timeout *Timeout
+	if !errors.As(err, &timeout) {
+		return 0
+	}
+	return timeout.Return
+}
+
+// mostReturn bounds what a leader may say: hours would keep clients away for a wrong number.
+const mostReturn = time.Minute
+
 // DefaultPatience lets a request that waits for a leader that is lost go within a tenth
 // of a second.
 const DefaultPatience = 80 * time.Millisecond
@@ -81,7 +101,7 @@ func (f *Follower) Leads() bool {
 }
 
 // Bind waits for the turn of a request. Its id is set here. The caller claims the turn's
-// servers, or gives it up, and then calls taken. The error is ErrNoLeader, ErrTimeout, or
+// servers, or gives it up, and then calls taken. The error is ErrNoLeader, a Timeout, or
 // the context's.
 func (f *Follower) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (turn *leaderpb.Turn, taken func(), err error) {
 	answer := make(chan *leaderpb.ToFollower, 1)
@@ -93,7 +113,8 @@ func (f *Follower) Bind(ctx context.Context, r *leaderpb.RemoteRequest) (turn *l
 	case m, ok := <-answer:
 		switch {
 		case ok && m.GetRefused().GetReason() == leaderpb.Refused_TIMEOUT:
-			return nil, nil, ErrTimeout
+			in := time.Duration(min(m.GetRefused().GetReturnUs(), uint64(mostReturn.Microseconds()))) * time.Microsecond
+			return nil, nil, &Timeout{in}
 		case !ok || m.GetTurn() == nil:
 			return nil, nil, ErrNoLeader
 		}

@@ -27,7 +27,7 @@ const (
 
 // Order is what decides: it lets requests of other replicas wait beside its own.
 type Order interface {
-	// Bind waits for a request's turn. The error is ErrTimeout, or any other after which the
+	// Bind waits for a request's turn. The error is ErrTimeout, a Timeout where it is known when there is room, or any other after which the
 	// follower may bind the request itself.
 	Bind(ctx context.Context, r *leaderpb.RemoteRequest) (*Bound, error)
 }

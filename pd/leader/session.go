@@ -67,7 +67,7 @@ func (f *session) accept(ctx context.Context, r *leaderpb.RemoteRequest) {
 	f.mu.Unlock()
 	if twice || full {
 		cancel()
-		f.refuse(ctx, r.Id, leaderpb.Refused_UNABLE)
+		f.refuse(ctx, r.Id, leaderpb.Refused_UNABLE, 0)
 		return
 	}
 	f.parts.Go(func() {
@@ -89,7 +89,7 @@ func (f *session) serve(ctx context.Context, r *leaderpb.RemoteRequest, w *remot
 		if errors.Is(err, ErrTimeout) {
 			reason = leaderpb.Refused_TIMEOUT
 		}
-		f.refuse(ctx, r.Id, reason)
+		f.refuse(ctx, r.Id, reason, returnIn(err))
 		return
 	}
 	defer bound.Release()
@@ -122,8 +122,9 @@ func (f *session) serve(ctx context.Context, r *leaderpb.RemoteRequest, w *remot
 	}
 }
 
-func (f *session) refuse(ctx context.Context, id uint64, reason leaderpb.Refused_Reason) {
-	f.send(ctx, &leaderpb.ToFollower{What: &leaderpb.ToFollower_Refused{Refused: &leaderpb.Refused{Id: id, Reason: reason}}})
+func (f *session) refuse(ctx context.Context, id uint64, reason leaderpb.Refused_Reason, returnIn time.Duration) {
+	refused := &leaderpb.Refused{Id: id, Reason: reason, ReturnUs: uint64(max(0, returnIn).Microseconds())}
+	f.send(ctx, &leaderpb.ToFollower{What: &leaderpb.ToFollower_Refused{Refused: refused}})
 }
 
 func (f *session) send(ctx context.Context, m *leaderpb.ToFollower) {

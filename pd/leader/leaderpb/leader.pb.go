@@ -905,6 +905,7 @@ type Refused struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	Reason        Refused_Reason         `protobuf:"varint,2,opt,name=reason,proto3,enum=tandem.council.v1.Refused_Reason" json:"reason,omitempty"`
+	ReturnUs      uint64                 `protobuf:"varint,3,opt,name=return_us,json=returnUs,proto3" json:"return_us,omitempty"` // in how long there is room for it, 0 where that is not known
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -951,6 +952,13 @@ func (x *Refused) GetReason() Refused_Reason {
 		return x.Reason
 	}
 	return Refused_UNABLE
+}
+
+func (x *Refused) GetReturnUs() uint64 {
+	if x != nil {
+		return x.ReturnUs
+	}
+	return 0
 }
 
 var File_leader_proto protoreflect.FileDescriptor
@@ -1018,10 +1026,11 @@ const file_leader_proto_rawDesc = "" +
 	"\x04Turn\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x18\n" +
 	"\aprefill\x18\x02 \x01(\tR\aprefill\x12\x16\n" +
-	"\x06decode\x18\x03 \x01(\tR\x06decode\"w\n" +
+	"\x06decode\x18\x03 \x01(\tR\x06decode\"\x94\x01\n" +
 	"\aRefused\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x129\n" +
-	"\x06reason\x18\x02 \x01(\x0e2!.tandem.council.v1.Refused.ReasonR\x06reason\"!\n" +
+	"\x06reason\x18\x02 \x01(\x0e2!.tandem.council.v1.Refused.ReasonR\x06reason\x12\x1b\n" +
+	"\treturn_us\x18\x03 \x01(\x04R\breturnUs\"!\n" +
 	"\x06Reason\x12\n" +
 	"\n" +
 	"\x06UNABLE\x10\x00\x12\v\n" +
