@@ -66,7 +66,7 @@ func TestAgents_ARecordedAgentsPromptsAreKnown(t *testing.T) {
 			if len(bodies) != 4 {
 				t.Fatalf("%d requests", len(bodies))
 			}
-			known := newPublishingCluster(t, 1, 1, "engine", nil)
+			known := newPublishingCluster(t, 1, 1, "engine", asksAreAnswered)
 			for i, body := range bodies {
 				seen := known.askTurn(api, body)
 				t.Logf("request %d: %+v", i, seen)

@@ -212,7 +212,7 @@ func TestAgents_PromptsAreKnownByTheirTokens(t *testing.T) {
 					return all
 				}
 				for try := 1; ; try++ {
-					c := newClusterOf(t, engines(engine.RolePrefill, 2), engines(engine.RoleDecode, 1), "engine", nil)
+					c := newClusterOf(t, engines(engine.RolePrefill, 2), engines(engine.RoleDecode, 1), "engine", asksAreAnswered)
 					r := c.runAgents(api, 4, 3)
 					t.Log(r)
 					if wrong := c.metric("tandem_tokens_checked_total", `outcome="wrong"`); wrong > 0 {
