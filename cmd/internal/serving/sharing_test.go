@@ -87,13 +87,26 @@ func (l *learners) ask(c *cluster, n int, server *engine.Engine) (by int) {
 	return by
 }
 
+// believed is how many times as slow as assumed a gateway believes a server's prefill to be.
+func (l *learners) believed(c *cluster, server *engine.Engine) float64 {
+	l.Helper()
+	x := curve.PrefillFeatures(600, 0)
+	for _, s := range c.node.fleet.Servers() {
+		if "http://"+s.ID() == server.URL() {
+			return s.PrefillCurve().Seconds(x) / pools.Default().Prefill.Seconds(x)
+		}
+	}
+	l.Fatalf("%s is not known", server.URL())
+	return 0
+}
+
 // A server that one replica has seen become slow is avoided by the other, which saw it
 // fast, within two seconds; one that starts knows of it before its first request, and so
 // does the first, started anew.
 func TestSharing_WhatOneReplicaLearnsAllLearn(t *testing.T) {
 	l := newLearners(t)
-	slow := l.first.prefill[0] // and the better one at first
-	l.first.prefill[1].SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 1.7})
+	slow, other := l.first.prefill[0], l.first.prefill[1] // slow is the better one at first
+	other.SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 2.5})
 	second := l.replica("second")
 	eventually(t, "they share", func() bool {
 		return l.first.metric("tandem_learned_records")+second.metric("tandem_learned_records") == 2
@@ -104,26 +117,23 @@ func TestSharing_WhatOneReplicaLearnsAllLearn(t *testing.T) {
 		t.Fatalf("%d of 10 requests to the better server", n)
 	}
 	slow.ClearFaults()
-	slow.SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 5})
+	slow.SetFault(engine.Fault{Kind: engine.FaultSlow, Factor: 8})
 	before := l.ask(l.first, 50, slow)
-	if before > 25 { // 15 on a quiet machine; all of them where nothing is learned
-		t.Errorf("%d of 50 requests to a server that became five times as slow", before)
+	if before > 35 { // some 20; all of them where nothing is learned
+		t.Errorf("%d of 50 requests to a server that became eight times as slow", before)
 	}
 	// What is avoided is observed no more: first believes it a few percent slower than the other
 	// by now, which a request under way on the other outweighs. Two at a time use both servers,
 	// until the belief is beyond such a chance.
 	l.warm(l.first)
 	seen := time.Now()
-	believed := func(c *cluster) float64 {
-		x := curve.PrefillFeatures(600, 0)
-		for _, s := range c.node.fleet.Servers() {
-			if "http://"+s.ID() == slow.URL() {
-				return s.PrefillCurve().Seconds(x) / pools.Default().Prefill.Seconds(x)
-			}
-		}
-		return 0
+	// What each believes depends on what it has seen itself, and on how busy the machine is: which
+	// of the two servers is the slower one does not.
+	knows := func(c *cluster) bool { return l.believed(c, slow) > 1.3*l.believed(c, other) }
+	if !knows(l.first) {
+		t.Fatalf("it believes the slow server %.2f times as slow as assumed, the other %.2f", l.believed(l.first, slow), l.believed(l.first, other))
 	}
-	eventually(t, "the other knows", func() bool { return believed(second) > 0.7*believed(l.first) })
+	eventually(t, "the other knows", func() bool { return knows(second) })
 	t.Logf("%d of 50 requests to the slow server; %v later the other knows", before, time.Since(seen).Round(time.Millisecond))
 	if n := l.ask(second, 15, slow); n > 3 {
 		t.Errorf("the other sends %d of 15 requests to it", n)
@@ -131,14 +141,12 @@ func TestSharing_WhatOneReplicaLearnsAllLearn(t *testing.T) {
 
 	third := l.replica("third")
 	eventually(t, "it has read what the others learned", func() bool { return third.metric("tandem_learned_records") == 2 })
-	if got, want := believed(third), believed(l.first); got < 0.7*want {
-		t.Errorf("one that starts believes it %.2f times as slow as assumed, the others %.2f", got, want)
+	if !knows(third) {
+		t.Errorf("one that starts believes it %.2f times as slow as assumed, the other server %.2f", l.believed(third, slow), l.believed(third, other))
 	}
 	if n := l.ask(third, 10, slow); n > 2 {
 		t.Errorf("one that starts sends %d of its first 10 requests to it", n)
 	}
-	want := believed(third)
-
 	for _, c := range []*cluster{second, third, l.first} {
 		if err := c.stop(); err != nil {
 			t.Fatal(err)
@@ -146,8 +154,8 @@ func TestSharing_WhatOneReplicaLearnsAllLearn(t *testing.T) {
 	}
 	anew := l.replica("first")
 	eventually(t, "it has read what it learned before", func() bool { return anew.metric("tandem_learned_records") == 3 })
-	if got := believed(anew); got < 0.7*want {
-		t.Errorf("started anew it believes it %.2f times as slow as assumed, before %.2f", got, want)
+	if !knows(anew) {
+		t.Errorf("started anew it believes it %.2f times as slow as assumed, the other server %.2f", l.believed(anew, slow), l.believed(anew, other))
 	}
 }
 
