@@ -54,7 +54,7 @@ func adminOf(t *testing.T, g *running, draining func() bool) (ask func(method, p
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp, err := http.DefaultClient.Do(req)
+		resp, err := client.Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}

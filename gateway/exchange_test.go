@@ -290,7 +290,7 @@ func TestExchange_AClientThatLeaves(t *testing.T) {
 		leave()
 	}()
 	req, _ := http.NewRequestWithContext(ctx, http.MethodPost, g.base+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"hi"}`))
-	if resp, err := http.DefaultClient.Do(req); err == nil {
+	if resp, err := client.Do(req); err == nil {
 		_, _ = io.Copy(io.Discard, resp.Body)
 		_ = resp.Body.Close()
 		t.Error("it got an answer")

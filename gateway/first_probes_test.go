@@ -118,7 +118,7 @@ func TestFirstProbes_WaitsEnd(t *testing.T) {
 	go func() {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.base+"/v1/completions", strings.NewReader(body))
 		if err == nil {
-			_, err = http.DefaultClient.Do(req) //nolint:bodyclose // there is no answer
+			_, err = client.Do(req) //nolint:bodyclose // there is no answer
 		}
 		left <- err
 	}()

@@ -20,7 +20,6 @@ func post(t *testing.T, base, body string) (int, string, error) {
 // postAs is post with a key.
 func postAs(t *testing.T, key, base, body string) (int, string, error) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/v1/completions", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)

@@ -208,6 +208,9 @@ type reply struct {
 	err    error // of reading the body
 }
 
+// client is the tests' HTTP client: no connection outlives a test, and no test waits for ever.
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 2 * time.Minute}
+
 // ask sends a request with these headers, name and value in turn, on a connection of its own.
 func (g *running) ask(method, path, body string, headers ...string) reply {
 	g.t.Helper()
@@ -218,7 +221,7 @@ func (g *running) ask(method, path, body string, headers ...string) reply {
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		g.t.Fatal(err)
 	}

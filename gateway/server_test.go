@@ -242,7 +242,7 @@ func (g *running) openStream(headers ...string) (rest *bufio.Reader, hangUp func
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		g.t.Fatal(err)
 	}

@@ -541,7 +541,7 @@ func TestRun_AnAdapterThatWasUnloadedIsLoadedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		if unloaded {
-			resp, err := http.Post(f.decode[0].URL()+"/v1/unload_lora_adapter", "application/json", strings.NewReader(`{"lora_name":"ada"}`))
+			resp, err := client.Post(f.decode[0].URL()+"/v1/unload_lora_adapter", "application/json", strings.NewReader(`{"lora_name":"ada"}`))
 			if err != nil || resp.StatusCode != http.StatusOK {
 				t.Fatalf("%+v, %v", resp, err)
 			}

@@ -296,12 +296,15 @@ func textOf(data string) (text string) {
 	return text
 }
 
+// client asks engines without a gateway.
+var client = &http.Client{Timeout: time.Minute}
+
 // reference is what one engine alone says to a request.
 func reference(t *testing.T, req *Request) string {
 	t.Helper()
 	e := startEngine(t, engine.RoleBoth, nil)
 	body := req.Body.With(api.Remove("stream"), api.Remove("stream_options"))
-	resp, err := http.Post(e.URL()+req.Dialect.Path, "application/json", bytes.NewReader(body.Bytes()))
+	resp, err := client.Post(e.URL()+req.Dialect.Path, "application/json", bytes.NewReader(body.Bytes()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
@@ -63,7 +62,7 @@ var bytesPulledSum = regexp.MustCompile(`(?m)^vllm:nixl_bytes_transferred_sum\S*
 // bytesPulled is the bytes of KV that an engine has pulled from others.
 func (f *engineFleet) bytesPulled(e *engine.Engine) int {
 	f.t.Helper()
-	resp, err := http.Get(e.URL() + "/metrics")
+	resp, err := client.Get(e.URL() + "/metrics")
 	if err != nil {
 		f.t.Fatal(err)
 	}

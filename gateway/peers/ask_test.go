@@ -118,7 +118,7 @@ func statusOf(t *testing.T, method, url, bearer string) int {
 		t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer "+bearer)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := (&http.Client{Timeout: time.Minute}).Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -119,7 +119,7 @@ func newPicker(t testing.TB, of setup) *pickerFixture {
 	}
 	transport := enginehttp.NewTransport(5 * time.Second)
 	t.Cleanup(transport.CloseIdleConnections)
-	f.http = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
+	f.http = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}, Timeout: 2 * time.Minute}
 	cfg := pools.Default()
 	cfg.ProbeInterval = time.Hour // once they are up they are up
 	if of.pools != nil {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -37,7 +38,7 @@ func startSim(t testing.TB, change func(*engine.Config)) *sim {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &sim{Engine: e, client: &http.Client{Transport: &http.Transport{}}}
+	s := &sim{Engine: e, client: &http.Client{Transport: &http.Transport{}, Timeout: time.Minute}}
 	t.Cleanup(func() {
 		s.client.CloseIdleConnections()
 		if err := e.Close(); err != nil {

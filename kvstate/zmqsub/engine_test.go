@@ -97,7 +97,7 @@ func startEngine(t testing.TB, change func(*engine.Config)) *engine.Engine {
 	return e
 }
 
-var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 
 func post(t testing.TB, e *engine.Engine, path string, body any) {
 	t.Helper()

@@ -58,7 +58,7 @@ func runAdapters(t *testing.T, flags ...string) (loads int, took time.Duration) 
 		clients.Go(func() {
 			for adapter := range work {
 				body := fmt.Sprintf(`{"model":"adapter-%d","max_tokens":4,"prompt":%q}`, adapter, strings.Repeat("all the same words ", 60))
-				resp, err := http.Post("http://"+listen+"/v1/completions", "application/json", strings.NewReader(body))
+				resp, err := client.Post("http://"+listen+"/v1/completions", "application/json", strings.NewReader(body))
 				if err != nil {
 					t.Error(err)
 					continue

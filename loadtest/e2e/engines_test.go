@@ -111,7 +111,7 @@ func setFault(t *testing.T, server string, fault map[string]any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := http.Post(server+"/sim/faults", "application/json", bytes.NewReader(body))
+	res, err := client.Post(server+"/sim/faults", "application/json", bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func clearFaults(t *testing.T, server string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"io"
-	"net/http"
 	"regexp"
 	"strconv"
 	"syscall"
@@ -57,7 +56,7 @@ func prefillPID(t *testing.T, demo *process.Process) int {
 
 // answered reads from the gateway's metrics how many requests it has answered.
 func answered(metrics string) (int, error) {
-	res, err := http.Get(metrics)
+	res, err := client.Get(metrics)
 	if err != nil {
 		return 0, err
 	}

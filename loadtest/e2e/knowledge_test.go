@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -50,7 +49,7 @@ func (r *replica) held(t *testing.T) map[string]int {
 // metric reads one series of a replica, 0 if it has none.
 func (r *replica) metric(t *testing.T, series string) float64 {
 	t.Helper()
-	res, err := http.Get("http://" + r.admin + "/metrics")
+	res, err := client.Get("http://" + r.admin + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}

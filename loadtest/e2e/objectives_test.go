@@ -83,7 +83,7 @@ func complete(t *testing.T, address, model string) (status int, body string) {
 		t.Fatal(err)
 	}
 	req.Header.Set("X-Llm-D-Inference-Objective", "critical")
-	res, err := http.DefaultClient.Do(req)
+	res, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}

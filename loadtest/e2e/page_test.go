@@ -114,7 +114,7 @@ func askForTwenty(t *testing.T, url, model string, requests int) {
 	for i := range requests {
 		body := fmt.Sprintf(`{"model":%q,"stream":true,"stream_options":{"include_usage":true},"max_tokens":20,"messages":[{"role":"user","content":"%s%d"}]}`,
 			model, strings.Repeat("The river rises by a little more each day. ", 40), i%3)
-		resp, err := http.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(body))
+		resp, err := client.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}

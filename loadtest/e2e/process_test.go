@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"net/http"
 	"testing"
 	"time"
 
@@ -8,6 +9,9 @@ import (
 )
 
 const readyWithin = process.ReadyWithin
+
+// client is the tests' own: the longest streams end well before, and what never answers fails one test.
+var client = &http.Client{Timeout: 5 * time.Minute}
 
 // start runs a program from the repository, bin being relative to its root.
 func start(t *testing.T, name, bin string, args ...string) *process.Process {

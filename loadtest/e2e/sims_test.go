@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"io"
-	"net/http"
 	"regexp"
 	"strconv"
 	"testing"
@@ -51,7 +50,7 @@ func TestForeignEngines(t *testing.T) {
 // finished asks a sim how many requests ended for a reason, by its own metrics.
 func finished(t *testing.T, server, reason string) int {
 	t.Helper()
-	res, err := http.Get(server + "/metrics")
+	res, err := client.Get(server + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}

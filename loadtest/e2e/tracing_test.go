@@ -94,7 +94,7 @@ func askStreamed(t *testing.T, gateway, model string) (id string) {
 	t.Helper()
 	body := fmt.Sprintf(`{"model":%q,"stream":true,"stream_options":{"include_usage":true},"max_tokens":40,"messages":[{"role":"user","content":%q}]}`,
 		model, strings.Repeat("Two riders on one bicycle must pedal together or not at all. ", 40))
-	res, err := http.Post(gateway+"/v1/chat/completions", "application/json", strings.NewReader(body))
+	res, err := client.Post(gateway+"/v1/chat/completions", "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -233,7 +233,7 @@ type stream struct {
 // openStream begins an answer of so many tokens and reads it to its end.
 func openStream(t *testing.T, url string, tokens int) *stream {
 	t.Helper()
-	resp, err := http.Post(url+"/v1/completions", "application/json",
+	resp, err := client.Post(url+"/v1/completions", "application/json",
 		strings.NewReader(fmt.Sprintf(`{"model":"Qwen/Qwen3-0.6B","prompt":"a river","max_tokens":%d,"ignore_eos":true,"stream":true}`, tokens)))
 	if err != nil || resp.StatusCode != http.StatusOK {
 		t.Fatalf("%v, %v", resp, err)

@@ -38,8 +38,8 @@ func start(t *testing.T, change func(*Config)) *Engine {
 	return e
 }
 
-// client is the tests' HTTP client, without connections that outlive a test.
-var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+// client is the tests' HTTP client: no connection outlives a test, and no test waits for ever.
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 2 * time.Minute}
 
 // fields is a JSON object in tests.
 type fields map[string]any

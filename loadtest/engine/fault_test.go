@@ -16,7 +16,7 @@ import (
 
 func TestFault_RefuseClosesTheListenerAndOpensItAgain(t *testing.T) {
 	e := start(t, func(cfg *Config) { cfg.Control = "127.0.0.1:0" })
-	keepAlive := &http.Client{Transport: &http.Transport{}}
+	keepAlive := &http.Client{Transport: &http.Transport{}, Timeout: time.Minute}
 	defer keepAlive.CloseIdleConnections()
 	health := func() error {
 		resp, err := keepAlive.Get(e.URL() + "/health")

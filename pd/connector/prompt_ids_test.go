@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
@@ -125,7 +126,7 @@ func promptTokens(t *testing.T, e *engine.Engine, d *api.Dialect, body api.Body)
 	if streams, _ := body.Get("stream").Bool(); streams {
 		body = body.With(api.Set("stream", []byte("false")), api.Remove("stream_options"))
 	}
-	resp, err := http.Post(e.URL()+d.Path, "application/json", bytes.NewReader(body.Bytes()))
+	resp, err := (&http.Client{Timeout: time.Minute}).Post(e.URL()+d.Path, "application/json", bytes.NewReader(body.Bytes()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,6 +46,7 @@ func (c *cluster) dialRequestAs(key, body string) net.Conn {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	_ = conn.SetDeadline(time.Now().Add(testTimeout))
 	_, _ = fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", key, len(body), body)
 	return conn
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -50,6 +51,10 @@ var sleepers = []goleak.Option{
 }
 
 const testModel = "test-model"
+
+// testTimeout bounds what a client waits for an answer, and a test for its gateway's end: where
+// there is none, the test fails, and those after it still run.
+const testTimeout = 2 * time.Minute
 
 // cluster is a gateway as serve runs it, in front of simulated engines, over
 // real sockets.
@@ -150,7 +155,12 @@ func (c *cluster) run(cfg config, logTo io.Writer) {
 	c.stop = sync.OnceValue(func() error {
 		c.client.CloseIdleConnections()
 		stop()
-		return <-stopped
+		select {
+		case err := <-stopped:
+			return err
+		case <-time.After(testTimeout):
+			return fmt.Errorf("not within %v", testTimeout)
+		}
 	})
 	c.t.Cleanup(func() {
 		if err := c.stop(); err != nil {
@@ -221,7 +231,7 @@ func (c *cluster) raw(method, url string) answer {
 }
 
 func newTestClient(t *testing.T) *http.Client {
-	client := &http.Client{Transport: &http.Transport{DisableCompression: true}}
+	client := &http.Client{Transport: &http.Transport{DisableCompression: true}, Timeout: testTimeout}
 	t.Cleanup(client.CloseIdleConnections)
 	return client
 }

@@ -119,7 +119,7 @@ func TestDiscreet_WhatFollowsAnAnswerIsNotLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, transport := range []http.RoundTripper{engines, new(http.Transport)} {
-		resp, err := (&http.Client{Transport: transport}).Get(server.URL)
+		resp, err := (&http.Client{Transport: transport, Timeout: testTimeout}).Get(server.URL)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -448,8 +448,9 @@ func TestEdge_IdleConnections(t *testing.T) {
 		t.Errorf("beside them: %d %s", got.status, got.body)
 	}
 	answered, closed := 0, 0
+	deadline := time.Now().Add(testTimeout)
 	for _, conn := range conns {
-		_ = conn.SetReadDeadline(time.Now().Add(60 * time.Second))
+		_ = conn.SetReadDeadline(deadline)
 		text, err := io.ReadAll(conn)
 		if strings.HasPrefix(string(text), "HTTP/1.1 200 OK\r\n") {
 			answered++

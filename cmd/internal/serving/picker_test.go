@@ -2,7 +2,6 @@ package serving
 
 import (
 	"context"
-	"io"
 	"net/http"
 	"testing"
 
@@ -32,13 +31,8 @@ func TestPicker_AFollowerIsNotServing(t *testing.T) {
 		if is := c.pickerHealth(t, "liveness"); is != healthpb.HealthCheckResponse_SERVING {
 			t.Errorf("%s: liveness is %v", who, is)
 		}
-		resp, err := http.Get("http://" + c.node.AdminAddr().String() + "/readyz")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		if why, _ := io.ReadAll(resp.Body); resp.StatusCode != status || !ready && string(why) != "another replica picks\n" {
-			t.Errorf("%s: /readyz answers %d, %q", who, resp.StatusCode, why)
+		if got := c.get("/readyz"); got.status != status || !ready && got.body != "another replica picks\n" {
+			t.Errorf("%s: /readyz answers %d, %q", who, got.status, got.body)
 		}
 	}
 	expect("the leader", a, true)

@@ -41,7 +41,7 @@ func newCuttingCluster(t *testing.T, prefill, decode int, change func(*engine.Co
 // engineMetric sums the samples of a metric of an engine.
 func engineMetric(t *testing.T, e *engine.Engine, name string) (n float64) {
 	t.Helper()
-	resp, err := http.Get(e.URL() + "/metrics")
+	resp, err := newTestClient(t).Get(e.URL() + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}

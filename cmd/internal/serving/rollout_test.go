@@ -177,7 +177,7 @@ func (c *cluster) listens(n int) bool { return len(c.node.locality.Index.Sources
 // askEngine asks an engine without a gateway.
 func askEngine(t *testing.T, e *engine.Engine, path, body string) answer {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testTimeout}
 	resp, err := client.Post(e.URL()+path, "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)

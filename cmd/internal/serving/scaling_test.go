@@ -120,7 +120,7 @@ func TestAdmin_AsksForACertificateOrTheToken(t *testing.T) {
 		if authorization != "" {
 			req.Header.Set("Authorization", authorization)
 		}
-		resp, err := (&http.Client{Transport: transport}).Do(req)
+		resp, err := (&http.Client{Transport: transport, Timeout: testTimeout}).Do(req)
 		if err != nil {
 			return 0 // no connection
 		}

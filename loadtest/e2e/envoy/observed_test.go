@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tandem-gateway/tandem/loadtest/e2e/process"
 )
@@ -86,7 +87,7 @@ func (p *picker) gauge(t *testing.T, name string) float64 {
 // metrics is the picker's page of them.
 func (p *picker) metrics(t *testing.T) string {
 	t.Helper()
-	resp, err := http.Get("http://" + p.admin + "/metrics")
+	resp, err := (&http.Client{Timeout: time.Minute}).Get("http://" + p.admin + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}

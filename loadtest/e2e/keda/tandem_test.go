@@ -122,7 +122,7 @@ func run(t *testing.T, cmd *exec.Cmd) (stop func()) {
 }
 
 func get(url string) (string, error) {
-	res, err := http.Get(url)
+	res, err := (&http.Client{Timeout: time.Minute}).Get(url)
 	if err != nil {
 		return "", err
 	}

@@ -66,10 +66,11 @@ func TestFromZero(t *testing.T) {
 // was answered.
 func ask(url string, requests int) <-chan error {
 	answered := make(chan error, requests)
+	client := &http.Client{Timeout: 10 * time.Minute} // they wait for servers that KEDA starts
 	for i := range requests {
 		go func() {
 			body := fmt.Sprintf(`{"model":%q,"prompt":"of the sea, the %dth","max_tokens":4,"stream":%v}`, model, i, i%2 == 0)
-			res, err := http.Post(url+"/v1/completions", "application/json", strings.NewReader(body))
+			res, err := client.Post(url+"/v1/completions", "application/json", strings.NewReader(body))
 			if err != nil {
 				answered <- err
 				return

@@ -245,7 +245,7 @@ func (p prometheus) ask(t *testing.T, what string, query url.Values) string {
 
 func get(t *testing.T, address string) string {
 	t.Helper()
-	resp, err := http.Get(address)
+	resp, err := (&http.Client{Timeout: time.Minute}).Get(address)
 	if err != nil {
 		t.Fatal(err)
 	}
