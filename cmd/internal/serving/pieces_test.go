@@ -59,8 +59,11 @@ func engineMetric(t *testing.T, e *engine.Engine, name string) (n float64) {
 
 // longAsk is a request whose prompt has some thousands of tokens, of which no two have a beginning
 // in common.
-func longAsk(path string, n int, extra string) string {
-	said := fmt.Sprintf("Request %d. ", n) + strings.Repeat(longPrompt+" ", 12)
+func longAsk(path string, n int, extra string) string { return askOf(path, n, 12, extra) }
+
+// askOf is longAsk of a prompt that says longPrompt so many times.
+func askOf(path string, n, times int, extra string) string {
+	said := fmt.Sprintf("Request %d. ", n) + strings.Repeat(longPrompt+" ", times)
 	switch path {
 	case "/v1/completions":
 		return fmt.Sprintf(`{"model":"test-model","prompt":%q%s}`, said, extra)
