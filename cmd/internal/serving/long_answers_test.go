@@ -16,16 +16,7 @@ import (
 // longAnswerServer is an aggregated engine whose answers have so many bytes. Each ends once it may, that to the user "ada"
 // at once.
 func longAnswerServer(t *testing.T, bytes int, mayEnd <-chan struct{}) string {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, `{"object":"list","data":[{"id":%q,"object":"model","owned_by":"hf"}]}`, testModel)
-	})
-	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Error(err)
-		}
+	return aggregatedServer(t, func(w http.ResponseWriter, r *http.Request, body []byte) {
 		fmt.Fprintf(w, `{"id":"req","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}]`, strings.Repeat("a", bytes))
 		if gjson.GetBytes(body, "user").String() == "ada" {
 			fmt.Fprint(w, "}")
@@ -37,6 +28,22 @@ func longAnswerServer(t *testing.T, bytes int, mayEnd <-chan struct{}) string {
 			fmt.Fprint(w, "}")
 		case <-r.Context().Done():
 		}
+	})
+}
+
+// aggregatedServer is the address of an aggregated engine that answers chats so.
+func aggregatedServer(t *testing.T, answers func(w http.ResponseWriter, r *http.Request, body []byte)) string {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"object":"list","data":[{"id":%q,"object":"model","owned_by":"hf"}]}`, testModel)
+	})
+	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		answers(w, r, body)
 	})
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
@@ -89,16 +96,7 @@ func TestLongAnswers_AreBoundedTogether(t *testing.T) {
 func TestLongAnswers_EventsAreBoundedTogether(t *testing.T) {
 	t.Parallel()
 	mayEnd := make(chan struct{})
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, `{"object":"list","data":[{"id":%q,"object":"model","owned_by":"hf"}]}`, testModel)
-	})
-	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Error(err)
-		}
+	url := aggregatedServer(t, func(w http.ResponseWriter, r *http.Request, body []byte) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		fmt.Fprintf(w, `data: {"id":"req","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","content":%q}`, strings.Repeat("a", 600<<10)) // read into 4 MiB
 		_ = http.NewResponseController(w).Flush()
@@ -111,11 +109,9 @@ func TestLongAnswers_EventsAreBoundedTogether(t *testing.T) {
 		case <-r.Context().Done():
 		}
 	})
-	s := httptest.NewServer(mux)
-	t.Cleanup(s.Close)
 	c := newCluster(t, shape{config: func(cfg *config) {
 		cfg.pd.queue.MaxBytes = 9 << 20
-		cfg.servers[1].add(serverEntry{URL: s.URL, Connector: "aggregated"})
+		cfg.servers[1].add(serverEntry{URL: url, Connector: "aggregated"})
 	}})
 	eventually(t, "the server is up", func() bool { return c.metric("tandem_server_up", "") == 1 })
 	const requests = 6
