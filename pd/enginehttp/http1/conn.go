@@ -12,7 +12,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/tandem-gateway/tandem/pd/enginehttp/socket"
@@ -38,9 +37,6 @@ type conn struct {
 
 	aborted   atomic.Bool
 	abortFunc func() // c.abort, made once
-	raw       syscall.RawConn
-	look      func(fd uintptr) // c.peek, made once
-	quiet     bool             // what look saw: it is open, and nothing is there to be read
 	byte      [1]byte
 }
 
@@ -77,23 +73,8 @@ func (t *Transport) connection(ctx context.Context, to key, r *http.Request, tra
 		}
 	}
 	c.abortFunc = c.abort
-	if err := c.preparePeek(); err != nil {
-		_ = dialed.Close()
-		return nil, err
-	}
 	got(trace, c, 0)
 	return c, nil
-}
-
-// preparePeek makes what isQuiet looks at the socket by.
-func (c *conn) preparePeek() (err error) {
-	below, is := c.socket.(syscall.Conn)
-	if !is {
-		return nil
-	}
-	c.raw, err = below.SyscallConn()
-	c.look = c.peek
-	return err
 }
 
 func got(trace *httptrace.ClientTrace, c *conn, idle time.Duration) {
@@ -225,7 +206,7 @@ func (c *conn) giveBack() error {
 		return err
 	}
 	c.Conn, c.socket, c.taken = again, again, nil
-	return c.preparePeek()
+	return nil
 }
 
 // mayAsk reports whether a request may be written and its answer waited for at once: it is in one piece, and nobody is
@@ -248,11 +229,7 @@ func (c *conn) isQuiet() bool {
 			return false
 		}
 	}
-	if c.raw == nil {
-		return true
-	}
-	c.quiet = false
-	return c.raw.Control(c.look) == nil && c.quiet
+	return socket.IsQuiet(c.socket)
 }
 
 // header values that list tokens

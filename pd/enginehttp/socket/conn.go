@@ -3,6 +3,7 @@ package socket
 import (
 	"errors"
 	"net"
+	"syscall"
 )
 
 // Of returns a connection by which conn is read and written. Where conn is no TCP connection that is conn itself.
@@ -59,6 +60,24 @@ func Asks(conn net.Conn) bool {
 // socket takes at once, and waits only if that is all. It writes nothing after ErrUnasked. conn is one that Asks.
 func Ask(conn net.Conn, p []byte) (n int, err error) {
 	return conn.(asker).ask(p) //nolint:forcetypeassert // the caller knows it
+}
+
+// IsQuiet reports whether a connection is open with nothing to be read, and takes nothing of what there is. What is no
+// socket it takes for quiet.
+func IsQuiet(conn net.Conn) (is bool) {
+	if c, ours := conn.(interface{ isQuiet() bool }); ours {
+		return c.isQuiet()
+	}
+	below, isSocket := conn.(syscall.Conn)
+	if !isSocket {
+		return true
+	}
+	raw, err := below.SyscallConn()
+	if err != nil {
+		return false
+	}
+	err = raw.Control(func(fd uintptr) { is = isQuiet(fd) })
+	return err == nil && is
 }
 
 // DelayAcks lets the kernel acknowledge every second piece of a stream, where pieces follow each other within 40 ms, in

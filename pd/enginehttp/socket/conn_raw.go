@@ -20,6 +20,7 @@ type conn struct {
 	sends    func(fd uintptr) (done bool) // out.send, made once
 	sendsNow func(fd uintptr)             // out.sendNow, made once
 	asks     func(fd uintptr) (done bool) // out.ask, made once
+	looks    func(fd uintptr)             // out.look, made once
 }
 
 // transfer is one Read or Write.
@@ -30,7 +31,7 @@ type transfer struct {
 	n    int
 	fail syscall.Errno // 0: none
 
-	unasked bool // nothing was written: something was there to be read
+	unasked bool // something was there to be read, or the end of the connection
 }
 
 func newConn(tcp *net.TCPConn) net.Conn {
@@ -39,7 +40,7 @@ func newConn(tcp *net.TCPConn) net.Conn {
 		return tcp
 	}
 	c := &conn{TCPConn: tcp, raw: raw}
-	c.receives, c.sends, c.sendsNow, c.asks = c.in.receive, c.out.send, c.out.sendNow, c.out.ask
+	c.receives, c.sends, c.sendsNow, c.asks, c.looks = c.in.receive, c.out.send, c.out.sendNow, c.out.ask, c.out.look
 	return c
 }
 
@@ -122,8 +123,8 @@ func (c *conn) ask(p []byte) (int, error) {
 	t := &c.out
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.p, t.n, t.fail, t.unasked = p, 0, 0, false
-	_ = c.raw.Read(c.asks) // the next Read fails of the same
+	t.p, t.n, t.fail, t.unasked = p, 0, 0, false // the connection may be closed, and ask not called
+	_ = c.raw.Read(c.asks)                       // the next Read fails of the same
 	t.p = nil
 	switch {
 	case t.unasked:
@@ -132,6 +133,14 @@ func (c *conn) ask(p []byte) (int, error) {
 		return 0, c.failure(nil, t.fail, "write")
 	}
 	return t.n, nil
+}
+
+// isQuiet is IsQuiet.
+func (c *conn) isQuiet() bool {
+	t := &c.out
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return c.raw.Control(c.looks) == nil && !t.unasked
 }
 
 // receive reads once. It is false where nothing is there yet.
@@ -179,6 +188,9 @@ func (t *transfer) sendNow(fd uintptr) {
 	}
 }
 
+// look sees whether something has come unasked.
+func (t *transfer) look(fd uintptr) { t.unasked = !isQuiet(fd) }
+
 // ask writes once, unless something is there to be read, and is false where all was taken. It is called again once
 // something is there: what has come since it was called for the first time is not missed, and nothing had come before.
 func (t *transfer) ask(fd uintptr) (done bool) {
@@ -187,8 +199,7 @@ func (t *transfer) ask(fd uintptr) (done bool) {
 	}
 	p := t.p
 	t.p = nil
-	if _, err := peek(fd); err != syscall.EAGAIN {
-		t.unasked = true
+	if t.look(fd); t.unasked {
 		return true
 	}
 	n, err := send(fd, p)
