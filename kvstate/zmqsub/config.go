@@ -17,6 +17,12 @@ type Config struct {
 	ReplayMessages int
 	MaxMessage     int64 // bytes; a peer that sends more is disconnected
 
+	// Rest is the time between the moments at which feeds look again that had some messages: what comes meanwhile, on all of
+	// them, wakes threads up once. The index may lag behind the engines by as much; what was bound to a server meanwhile is
+	// in it as a guess. A message behind a time without any is read at once, and a feed that has more than a quarter of
+	// QueueMessages in such a time does not rest. 0: none does.
+	Rest time.Duration
+
 	// ConnectWarning is how long a socket may take to be connected for the first time before
 	// that is warned of.
 	ConnectWarning time.Duration
@@ -46,6 +52,7 @@ func Default() Config {
 		QueueMessages:  64,
 		ReplayMessages: 100_000,
 		MaxMessage:     64 << 20,
+		Rest:           10 * time.Millisecond,
 		ConnectWarning: 10 * time.Second,
 		ReconnectMin:   100 * time.Millisecond,
 		ReconnectMax:   time.Second,
@@ -64,6 +71,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.QueueMessages <= 0 || c.ReplayMessages <= 0 || c.MaxMessage <= 0:
 		return errors.New("KV event queue and message size must be positive")
+	case c.Rest < 0:
+		return errors.New("the time between two looks at KV events must not be negative")
 	case c.ConnectWarning <= 0 || c.ReconnectMin <= 0 || c.ReconnectMax < c.ReconnectMin:
 		return errors.New("KV event reconnect times must be positive and in order")
 	case c.ReplayIdle <= 0 || c.ReplayAttempts <= 0 || c.ReplayTime <= 0 || c.ReplayPause < 0 || c.Replays <= 0:

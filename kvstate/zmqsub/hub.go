@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	zmq "github.com/pebbe/zmq4"
 
@@ -16,9 +17,9 @@ type Hub struct {
 	cfg     Config
 	log     *slog.Logger
 	context *zmq.Context
-	replays chan struct{}                        // one entry for each replay under way
-	names   atomic.Int64                         // of inproc sockets
-	events  func(*zmq.Socket) (zmq.State, error) // that a socket has; fails in tests
+	replays chan struct{}                              // one entry for each replay under way
+	names   atomic.Int64                               // of inproc sockets
+	receive func(socket *zmq.Socket) ([][]byte, error) // the frames of a message; fails in tests
 
 	mu          sync.Mutex // guards subscribers
 	subscribers map[*Subscriber]bool
@@ -35,7 +36,7 @@ func NewHub(cfg Config, log *slog.Logger) (*Hub, error) {
 	}
 	return &Hub{
 		cfg: cfg, log: log, context: context,
-		replays: make(chan struct{}, cfg.Replays), events: (*zmq.Socket).GetEvents, subscribers: map[*Subscriber]bool{},
+		replays: make(chan struct{}, cfg.Replays), receive: receive, subscribers: map[*Subscriber]bool{},
 	}, nil
 }
 
@@ -54,21 +55,13 @@ func (h *Hub) Subscribe(source *kvstate.Source, feed Feed) (*Subscriber, error) 
 	return s, nil
 }
 
-// ready is what a waiter asks: whether there is something to read on one of the sockets, or end is closed.
-func (h *Hub) ready(end <-chan struct{}, sockets ...*zmq.Socket) func() (bool, error) {
-	return func() (bool, error) {
-		select {
-		case <-end:
-			return true, nil
-		default:
-		}
-		for _, socket := range sockets {
-			if events, err := h.events(socket); err != nil || events&zmq.POLLIN != 0 {
-				return err == nil, err
-			}
-		}
-		return false, nil
+// receive takes a message that has come; without one it returns none, and no error.
+func receive(socket *zmq.Socket) ([][]byte, error) {
+	frames, err := socket.RecvMessageBytes(zmq.DONTWAIT)
+	if zmq.AsErrno(err) == zmq.Errno(syscall.EAGAIN) {
+		return nil, nil
 	}
+	return frames, err
 }
 
 // Close ends all subscribers and waits for them.

@@ -3,7 +3,6 @@ package zmqsub
 import (
 	"context"
 	"errors"
-	"syscall"
 	"time"
 
 	zmq "github.com/pebbe/zmq4"
@@ -22,33 +21,32 @@ func (h *Hub) listen(socket *zmq.Socket, opened ...error) (*listener, error) {
 	if err != nil {
 		return nil, errors.Join(err, socket.Close())
 	}
-	waits, err := newWaiter(socket)
+	waits, err := newWaiter()
 	if err != nil {
 		return nil, errors.Join(err, socket.Close())
 	}
-	return &listener{hub: h, socket: socket, waits: waits}, nil
+	l := &listener{hub: h, socket: socket, waits: waits}
+	if err = waits.add(socket, onEvents); err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
 }
 
 // run calls received with the frames of each message until the context ends, and closes the socket.
 func (l *listener) run(ctx context.Context, received func(frames [][]byte)) {
 	defer l.close()
 	defer context.AfterFunc(ctx, func() { _ = l.waits.interrupt() })() // it fails once it is closed
-	ready := l.hub.ready(ctx.Done(), l.socket)
-	for {
-		err := l.waits.until(time.Now().Add(l.hub.cfg.CheckEvery), ready)
-		if ctx.Err() != nil {
-			return
+	for ctx.Err() == nil {
+		frames, err := l.hub.receive(l.socket)
+		if err == nil && frames == nil {
+			_, err = l.waits.until(time.Now().Add(l.hub.cfg.CheckEvery), onEvents, ctx.Done())
 		}
 		if err == nil {
-			var frames [][]byte
-			frames, err = l.socket.RecvMessageBytes(zmq.DONTWAIT)
-			switch {
-			case err == nil:
+			if frames != nil {
 				received(frames)
-				continue
-			case zmq.AsErrno(err) == zmq.Errno(syscall.EAGAIN): // none has come for a while
-				continue
 			}
+			continue
 		}
 		l.hub.log.Error("message not received", "error", err)
 		select {

@@ -3,7 +3,6 @@ package zmqsub
 import (
 	"errors"
 	"fmt"
-	"syscall"
 	"time"
 
 	zmq "github.com/pebbe/zmq4"
@@ -81,25 +80,29 @@ func (s *Subscriber) request(from uint64, deadline time.Time) (batches int, err 
 	if _, err = dealer.SendMessage("", kvstate.AppendRequest(nil, from)); err != nil {
 		return 0, err
 	}
-	if err = s.waits.add(dealer); err != nil {
+	if err = s.waits.add(dealer, onReplies); err != nil {
 		return 0, err
 	}
-	ready := s.hub.ready(s.closing, dealer)
+	idle := time.Now().Add(s.hub.cfg.ReplayIdle)
 	for {
-		if time.Now().After(deadline) {
+		now := time.Now()
+		if now.After(deadline) {
 			return batches, errEndless
 		}
-		err := s.waits.until(time.Now().Add(s.hub.cfg.ReplayIdle), ready)
+		frames, err := s.hub.receive(dealer)
 		if err != nil || s.isClosing() {
 			return batches, err
 		}
-		frames, err := dealer.RecvMessageBytes(zmq.DONTWAIT)
-		switch {
-		case zmq.AsErrno(err) == zmq.Errno(syscall.EAGAIN):
-			return batches, fmt.Errorf("%w within %v", errIdle, s.hub.cfg.ReplayIdle)
-		case err != nil:
-			return batches, err
+		if frames == nil {
+			if now.After(idle) {
+				return batches, fmt.Errorf("%w within %v", errIdle, s.hub.cfg.ReplayIdle)
+			}
+			if _, err = s.waits.until(idle, onReplies, s.closing); err != nil {
+				return batches, err
+			}
+			continue
 		}
+		idle = now.Add(s.hub.cfg.ReplayIdle)
 		message, end, err := kvstate.ParseReply(frames)
 		switch {
 		case err != nil:

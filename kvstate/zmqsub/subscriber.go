@@ -23,12 +23,13 @@ type Subscriber struct {
 
 	sub     *zmq.Socket
 	monitor *zmq.Socket // reports connections
-	waits   *waiter     // for what comes on them
+	waits   *waiter     // for what comes on them, by their marks
 	address string
 
 	peers      atomic.Int32 // connected now; a bound socket may have several
 	wrongPeers int          // connections that were no ZMQ, and have yet to close
 
+	pace     pace
 	warnAt   time.Time // if it was never connected by then; zero once that is settled
 	checkAt  time.Time // next consistency check
 	resumeAt time.Time // no replays before, after some that failed
@@ -40,6 +41,16 @@ type Subscriber struct {
 
 // burst is how many messages are taken before the other sockets get their turn.
 const burst = 256
+
+// marks say on which of a subscriber's sockets something has come.
+type marks int32
+
+const (
+	onEvents marks = 1 << iota
+	onMonitor
+	onReplies
+	onTime // a rest is over
+)
 
 // watched are the events of connections that matter.
 const (
@@ -80,7 +91,7 @@ func (s *Subscriber) openFeed(address string) (err error) {
 	if err = s.monitor.Connect(events); err != nil {
 		return err
 	}
-	if err = errors.Join(s.waits.add(s.sub), s.waits.add(s.monitor)); err != nil {
+	if err = errors.Join(s.waits.add(s.sub, onEvents), s.waits.add(s.monitor, onMonitor)); err != nil {
 		return err
 	}
 	if s.feed.Bind {
@@ -200,16 +211,16 @@ func (s *Subscriber) reopen() bool {
 // receive reads the sockets until it is closed (nil), or they cannot be asked.
 func (s *Subscriber) receive() error {
 	s.warnAt, s.checkAt = time.Now().Add(s.hub.cfg.ConnectWarning), time.Now().Add(s.hub.cfg.CheckEvery)
-	ready := s.hub.ready(s.closing, s.monitor, s.sub)
-	for {
-		if err := s.waits.until(s.due(), ready); err != nil {
+	for came := onEvents | onMonitor; !s.isClosing(); { // both, as ZMQ may have heard of something while they were opened
+		if came&onMonitor != 0 {
+			if err := s.readMonitor(); err != nil {
+				return err
+			}
+		}
+		taken, err := s.readMessages()
+		if err != nil {
 			return err
 		}
-		if s.isClosing() {
-			return nil
-		}
-		s.readMonitor()
-		s.readMessages(burst)
 		if !s.warnAt.IsZero() && time.Now().After(s.warnAt) {
 			s.warnAt = time.Time{}
 			s.log.Warn("KV events never connected: is it the address at which the engine publishes them?", "address", s.address,
@@ -218,7 +229,30 @@ func (s *Subscriber) receive() error {
 		if time.Now().After(s.checkAt) {
 			s.check()
 		}
+		if taken > 0 {
+			if err = s.rest(taken); err != nil {
+				return err
+			}
+		}
+		if taken == burst {
+			came = onEvents | onMonitor // there may be more
+			continue
+		}
+		if came, err = s.waits.until(s.due(), onEvents|onMonitor, s.closing); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// rest lets messages gather until the next of the moments at which all feeds look for them, unless there are many: the
+// queue holds few.
+func (s *Subscriber) rest(taken int) error {
+	now, every := time.Now(), s.hub.cfg.Rest
+	if every == 0 || !s.pace.isSlow(taken, s.hub.cfg.QueueMessages/4, now, every) {
+		return nil
+	}
+	return s.waits.rest(now.Truncate(every).Add(every).Sub(now), onEvents, s.closing)
 }
 
 // due is when there is something to do though nothing has come.
@@ -229,17 +263,14 @@ func (s *Subscriber) due() time.Time {
 	return s.checkAt
 }
 
-// readMessages takes up to so many messages that have come, and reports whether the
-// queue is empty then.
-func (s *Subscriber) readMessages(most int) (empty bool) {
-	for range most {
-		frames, err := s.sub.RecvMessageBytes(zmq.DONTWAIT)
-		if err != nil {
-			if zmq.AsErrno(err) != zmq.Errno(syscall.EAGAIN) {
-				s.log.Error("KV event not received", "error", err)
-			}
-			return true
+// readMessages takes messages that have come, up to a burst: with fewer the queue is empty.
+func (s *Subscriber) readMessages() (taken int, err error) {
+	for taken < burst {
+		frames, err := s.hub.receive(s.sub)
+		if err != nil || frames == nil {
+			return taken, err
 		}
+		taken++
 		message, err := kvstate.ParseLive(frames)
 		if err != nil {
 			s.source.RecordMisread()
@@ -247,7 +278,7 @@ func (s *Subscriber) readMessages(most int) (empty bool) {
 		}
 		s.take(message)
 	}
-	return false
+	return taken, nil
 }
 
 // take hands a message over, and again after each replay that it makes necessary. The
@@ -262,20 +293,37 @@ func (s *Subscriber) take(m kvstate.Message) {
 	}
 }
 
-// readMonitor handles one event of a connection. Messages that came before a connection
-// broke are taken before it counts as broken.
-func (s *Subscriber) readMonitor() {
-	event, peer, _, err := s.monitor.RecvEvent(zmq.DONTWAIT)
-	if err != nil {
-		return // gone by itself
+// readMonitor handles the events of connections that have come.
+func (s *Subscriber) readMonitor() error {
+	for !s.isClosing() {
+		event, peer, _, err := s.monitor.RecvEvent(zmq.DONTWAIT)
+		switch {
+		case zmq.AsErrno(err) == zmq.Errno(syscall.EAGAIN):
+			return nil
+		case err != nil:
+			return fmt.Errorf("reports of connections: %w", err)
+		}
+		if err = s.handle(event, peer); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// handle handles an event of a connection. Messages that came before a connection broke are taken before it counts as
+// broken.
+func (s *Subscriber) handle(event zmq.Event, peer string) error {
 	switch {
 	case event&handshakeFailed != 0:
 		s.wrongPeers++ // its disconnect comes next
 	case event == zmq.EVENT_DISCONNECTED && s.wrongPeers > 0:
 		s.wrongPeers--
 	case event == zmq.EVENT_DISCONNECTED:
-		for !s.isClosing() && !s.readMessages(burst) {
+		for taken := burst; taken == burst && !s.isClosing(); {
+			var err error
+			if taken, err = s.readMessages(); err != nil {
+				return err
+			}
 		}
 		s.peers.Add(-1)
 		s.log.Warn("KV events disconnected", "address", s.address, "peer", peer)
@@ -287,6 +335,7 @@ func (s *Subscriber) readMonitor() {
 		s.replay(s.source.RecordConnect())
 		s.checkAt = time.Now().Add(s.hub.cfg.CheckAfter)
 	}
+	return nil
 }
 
 // check lets the source prove what it knows, unless replays have just failed.

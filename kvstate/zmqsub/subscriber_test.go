@@ -87,11 +87,11 @@ func TestSubscriber_GoesOnAfterAnErrorOfZMQ(t *testing.T) {
 		t.Run(fmt.Sprintf("replays=%v", replays), func(t *testing.T) {
 			ix, hub := newIndex(t), newHub(t, quick())
 			var fail atomic.Bool
-			hub.events = func(socket *zmq.Socket) (zmq.State, error) {
+			hub.receive = func(socket *zmq.Socket) ([][]byte, error) {
 				if fail.CompareAndSwap(true, false) {
-					return 0, zmq.Errno(syscall.EMFILE)
+					return nil, zmq.Errno(syscall.EMFILE)
 				}
-				return socket.GetEvents()
+				return receive(socket)
 			}
 			port := freePorts(t, 2)
 			feed := Feed{Events: fmt.Sprintf("tcp://127.0.0.1:%d", port)}
@@ -290,6 +290,23 @@ func TestHub_Collector(t *testing.T) {
 	if len(got) != 2 || got["up"] != 1 || got["down"] != 0 {
 		t.Errorf("connected: %v", got)
 	}
+}
+
+// TestSubscriber_RestsBehindAFewMessages: what comes while a feed rests is left to wait, and closing does not.
+func TestSubscriber_RestsBehindAFewMessages(t *testing.T) {
+	resting, awake := quick(), quick()
+	resting.Rest, awake.Rest = 1e6*time.Hour, 0
+	ix, p := newIndex(t), newPublisher(t, false)
+	source, sub := subscribe(t, newHub(t, resting), ix, "rests", Feed{Events: p.events})
+	p.subscribed(source)
+	other, _ := subscribe(t, newHub(t, awake), ix, "s", Feed{Events: p.events})
+	p.subscribed(other)
+	p.publish(false)
+	claims(t, ix, 1)
+	if n := source.State().Counts.Batches; n > 0 {
+		t.Errorf("%d batches were read in a rest", n)
+	}
+	sub.Close()
 }
 
 // What an engine publishes while a replay is awaited waits at the engine beyond a few messages: ZMQ bounds no bytes.

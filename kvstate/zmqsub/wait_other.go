@@ -14,28 +14,26 @@ type waiter struct {
 	interrupted chan struct{}
 }
 
-func newWaiter(...*zmq.Socket) (*waiter, error) {
+func newWaiter() (*waiter, error) {
 	return &waiter{interrupted: make(chan struct{}, 1)}, nil
 }
 
-func (w *waiter) add(*zmq.Socket) error { return nil }
+func (w *waiter) add(*zmq.Socket, marks) error { return nil }
 
-// until waits until ready, for a time, or for interrupt.
-func (w *waiter) until(t time.Time, ready func() (bool, error)) error {
-	looks := time.NewTicker(10 * time.Millisecond)
-	defer looks.Stop()
-	for time.Now().Before(t) {
-		if is, err := ready(); is || err != nil {
-			return err
-		}
-		select {
-		case <-looks.C:
-		case <-w.interrupted:
-			return nil
-		}
+// until waits until something may have come, for a time, for closing, or for interrupt.
+func (w *waiter) until(t time.Time, wanted marks, closing <-chan struct{}) (marks, error) {
+	look := time.NewTimer(min(time.Until(t), 10*time.Millisecond))
+	defer look.Stop()
+	select {
+	case <-look.C:
+	case <-w.interrupted:
+	case <-closing:
 	}
-	return nil
+	return wanted, nil
 }
+
+// rest is what until does in any case.
+func (w *waiter) rest(time.Duration, marks, <-chan struct{}) error { return nil }
 
 // interrupt ends a wait, or the next one.
 func (w *waiter) interrupt() error {
