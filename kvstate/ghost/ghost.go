@@ -22,7 +22,8 @@ const (
 	window = 500
 	// leastPrompts is of how many at least a share is told: the first ones after a start say little.
 	leastPrompts = 100
-	// askAgain is after how many prompts a Memory of caches that hold nothing, as far as is known, asks what they hold.
+	// askAgain is after how many prompts at most a Memory of caches that hold nothing, as far as is known, asks what they
+	// hold: after one at first, since a fleet that starts says so with its first prompts, then after twice as many each time.
 	askAgain = 256
 )
 
@@ -45,6 +46,7 @@ type Memory struct {
 	young, old  map[uint64]struct{} // what came lately, and what before that
 	most        int                 // entries of each
 	untilAsked  int                 // prompts until caches that hold nothing are asked for again
+	pause       int                 // prompts between the last time and the next
 	lost, asked float64             // tokens of an average prompt lately: those that were lost, and all
 	prompts     int                 // that were entered, up to leastPrompts
 
@@ -110,7 +112,8 @@ func (m *Memory) knowsRoom(entryTokens int, holds func() int) bool {
 		return false
 	}
 	if m.most = entries(holds(), entryTokens); m.most == 0 {
-		m.untilAsked = askAgain
+		m.pause = min(max(1, 2*m.pause), askAgain)
+		m.untilAsked = m.pause
 		return false
 	}
 	m.young, m.old = make(map[uint64]struct{}), make(map[uint64]struct{})
