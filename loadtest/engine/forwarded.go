@@ -2,7 +2,6 @@ package engine
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 )
 
@@ -34,14 +33,6 @@ func (e *Engine) forwardedIDs(in *chatRequest) ([]int32, error) {
 			"`kv_transfer_params['prompt_token_ids']` must be a non-empty list of non-negative integers.")
 	}
 	return ids, e.checkTokens(ids)
-}
-
-// isVLLM reports whether the engine is vLLM of at least this minor version. A version that
-// cannot be read is an old one.
-func (e *Engine) isVLLM(least int) bool {
-	var major, minor int
-	_, err := fmt.Sscanf(e.cfg.Version, "%d.%d", &major, &minor)
-	return err == nil && e.owner() == "vllm" && (major > 0 || minor >= least)
 }
 
 // mediaKeys mark a part of a message as none of text, whatever type it names (renderers/chat_utils.py,

@@ -23,9 +23,7 @@ type sglangFields struct {
 // 0.5.22: where the legs meet, and their ranks (srt/entrypoints/anthropic/protocol.py and openai/protocol.py,
 // PDRoutingFields; sgl-project/sglang#35229, #35497).
 func (e *Engine) dropRooms(chat *chatRequest) {
-	var major, minor, patch int
-	_, err := fmt.Sscanf(e.cfg.Version, "%d.%d.%d", &major, &minor, &patch)
-	if e.cfg.Connector == ConnectorSGLang && err == nil && major == 0 && (minor < 5 || minor == 5 && patch < 22) {
+	if e.cfg.Connector == ConnectorSGLang && !e.isSince(5, 22) {
 		chat.sglangFields = sglangFields{}
 	}
 }
