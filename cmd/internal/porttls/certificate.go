@@ -51,21 +51,21 @@ func newCertificate(cfg *Config, log *slog.Logger) (*certificate, error) {
 }
 
 // current is the certificate for one more connection.
-func (c *certificate) current(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (c *certificate) current() *tls.Certificate {
 	now := [2]fileStamp{stampOf(c.certFile), stampOf(c.keyFile)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now == c.read {
-		return c.pair, nil
+		return c.pair
 	}
 	c.read = now
 	pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 	c.onRead(err)
 	if err != nil {
 		c.log.Error("a certificate is broken, the old one stays", "port", c.port, "error", err.Error())
-		return c.pair, nil
+		return c.pair
 	}
 	c.pair = &pair
 	c.log.Info("certificate reloaded", "port", c.port, "expires", pair.Leaf.NotAfter)
-	return c.pair, nil
+	return c.pair
 }

@@ -63,7 +63,8 @@ func (c *Config) Server(demand tls.ClientAuthType, log *slog.Logger) (*tls.Confi
 	if err != nil {
 		return nil, err
 	}
-	conf := &tls.Config{GetCertificate: own.current, MinVersion: tls.VersionTLS12}
+	show := func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.current(), nil }
+	conf := &tls.Config{GetCertificate: show, MinVersion: tls.VersionTLS12}
 	if c.ClientCA == "" {
 		return conf, nil
 	}
@@ -103,15 +104,6 @@ func (c *Config) SelfSigned() (*tls.Config, error) {
 	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: key}}, MinVersion: tls.VersionTLS12}, nil
 }
 
-// own reads the certificate.
-func (c *Config) own() (*tls.Certificate, error) {
-	pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
-	if err != nil {
-		return nil, fmt.Errorf("%s-cert: %w", c.Port, err)
-	}
-	return &pair, nil
-}
-
 // authority reads whose certificates are accepted.
 func (c *Config) authority(log *slog.Logger) (*Authorities, error) {
 	return ReadAuthorities(AuthorityFile{Setting: c.Port + "-client-ca", File: c.ClientCA, OnRead: c.OnReadCA}, log)
@@ -124,7 +116,8 @@ func (c *Config) Peer(log *slog.Logger) (func() *tls.Config, error) {
 	if c.Cert == "" {
 		return nil, nil
 	}
-	own, err := c.own()
+	quiet := slog.New(slog.DiscardHandler) // the server's side reports what is read
+	own, err := newCertificate(&Config{Port: c.Port, Cert: c.Cert, Key: c.Key}, quiet)
 	if err != nil {
 		return nil, err
 	}
@@ -132,13 +125,14 @@ func (c *Config) Peer(log *slog.Logger) (func() *tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := ""
-	if names := own.Leaf.DNSNames; len(names) > 0 {
-		name = names[0]
-	}
 	return func() *tls.Config {
+		pair := own.current()
+		name := ""
+		if names := pair.Leaf.DNSNames; len(names) > 0 {
+			name = names[0]
+		}
 		return &tls.Config{
-			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.own() },
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair, nil },
 			ServerName:           name,
 			RootCAs:              authority.Current(),
 			MinVersion:           tls.VersionTLS12,

@@ -180,6 +180,55 @@ func (a *authority) shownBy(c *cluster, name string) int64 {
 	return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
 }
 
+// Replicas whose renewed certificate has another host name meet by that one.
+func TestDecider_ARenewedCertificateMayHaveAnotherName(t *testing.T) {
+	trusted := newAuthority(t)
+	trusted.issue(2, "old.example")
+	served, err := trusted.port.Server(tls.RequireAndVerifyClientCert, newTestLog(io.Discard))
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer, err := trusted.port.Peer(newTestLog(io.Discard))
+	if err != nil {
+		t.Fatal(err)
+	}
+	meet := func() (asked string, shown *x509.Certificate) {
+		t.Helper()
+		conf := peer()
+		asked = conf.ServerName
+		if asked == "" {
+			conf.ServerName = "127.0.0.1" // as gRPC does by the address that is dialled
+		}
+		near, far := net.Pipe()
+		defer func() { _, _ = near.Close(), far.Close() }()
+		server, client := tls.Server(near, served), tls.Client(far, conf)
+		failed := make(chan error, 1)
+		go func() { failed <- server.Handshake() }()
+		if err := client.Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-failed; err != nil {
+			t.Fatal(err)
+		}
+		if got := server.ConnectionState().PeerCertificates[0]; !got.Equal(client.ConnectionState().PeerCertificates[0]) {
+			t.Errorf("the client showed the certificate of %v", got.DNSNames)
+		}
+		return asked, client.ConnectionState().PeerCertificates[0]
+	}
+	for i, name := range []string{"old.example", "new.example", ""} {
+		trusted.issue(int64(2+i), name)
+		if asked, shown := meet(); asked != name || shown.SerialNumber.Int64() != int64(2+i) {
+			t.Errorf("asked for %q, shown number %v of %v", asked, shown.SerialNumber, shown.DNSNames)
+		}
+		if name != "" {
+			trusted.write(trusted.port.Cert, "CERTIFICATE", []byte("broken"))
+			if asked, shown := meet(); asked != name || shown.SerialNumber.Int64() != int64(2+i) {
+				t.Errorf("while it is broken, asked for %q, shown number %v", asked, shown.SerialNumber)
+			}
+		}
+	}
+}
+
 func TestDeciderConfig_MistakesAreNamed(t *testing.T) {
 	for want, port := range map[string]porttls.Config{
 		"decider-cert needs decider-client-ca: replicas check each other":                  {Port: "decider", Cert: "a", Key: "b"},

@@ -141,6 +141,10 @@ const (
 	redisTopology = time.Second
 )
 
+// redisHandshake is how long connecting with TLS may take. A busy machine needs many times as long for the handshake as
+// to reach Redis, and one that is given up is begun again, by all who want something of Redis.
+const redisHandshake = 2 * time.Second
+
 // Client returns a client that fails fast: nothing that a request waits for goes
 // through it, and what does not get through now is sent again soon. Connecting is
 // its own business; a Redis that is away at start is no error.
@@ -183,8 +187,14 @@ func (c *RedisConfig) Client() (redis.UniversalClient, error) {
 			return nil, err
 		}
 		o.TLSConfig = config() // says that TLS is spoken
+		toReach := o.DialTimeout
+		o.DialTimeout = redisHandshake
 		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: o.DialTimeout}, Config: config()}).DialContext(ctx, network, addr)
+			conn, err := (&net.Dialer{Timeout: toReach}).DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return handshake(ctx, conn, config(), addr)
 		}
 	}
 	if c.clustered() {
@@ -200,6 +210,22 @@ func (c *RedisConfig) Client() (redis.UniversalClient, error) {
 	client.AddHook(unknownMaster{c.master})
 	client.AddHook(&sentinelPassword{read: c.sentinelPassword, sentinels: sentinels})
 	return client, nil
+}
+
+// handshake speaks TLS with the server of an address.
+func handshake(ctx context.Context, conn net.Conn, config *tls.Config, addr string) (net.Conn, error) {
+	if config.ServerName == "" {
+		host, _, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		config.ServerName = host
+	}
+	encrypted := tls.Client(conn, config)
+	if err := encrypted.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return encrypted, nil
 }
 
 // password is what the file of the password holds now: each new connection reads it, so that it may be replaced.

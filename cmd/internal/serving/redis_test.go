@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -267,6 +270,45 @@ func TestRedis_AServerOfAnUnknownAuthorityIsNotTrusted(t *testing.T) {
 		}
 		return strings.Contains(err.Error(), "unknown authority")
 	})
+}
+
+// A handshake may take longer than a command: a busy machine has to compute for it.
+func TestRedis_ASlowHandshakeIsAwaited(t *testing.T) {
+	t.Parallel()
+	server, files := redisserver.StartTLS(t)
+	slow, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			client, err := slow.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer func() { _ = client.Close() }()
+				<-time.After(500 * time.Millisecond) // that the handshake takes longer
+				redis, err := net.Dial("tcp", server.Addr())
+				if err != nil {
+					return
+				}
+				defer func() { _ = redis.Close() }()
+				go func() { _, _ = io.Copy(redis, client); _ = redis.Close() }()
+				_, _ = io.Copy(client, redis)
+			})
+		}
+	})
+	t.Cleanup(all.Wait)
+	t.Cleanup(func() { _ = slow.Close() })
+	cfg := RedisConfig{addrs: []string{slow.Addr().String()}, tls: true, ca: porttls.AuthorityFile{File: files.CA}, certFile: files.Cert, keyFile: files.Key}
+	client, err := cfg.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	eventually(t, "it is connected", func() bool { return client.Ping(t.Context()).Err() == nil })
 }
 
 // Authorities that are replaced in their file, as when those of a cluster's certificates are, are those of the next
