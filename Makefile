@@ -110,9 +110,13 @@ vllm: deps-vllm build ## drive the gateway with four servers of vLLM itself on C
 bench: deps-build ## the Go benchmarks, one second each, with allocations
 	go test -run '^$$' -bench . -benchtime 1s -benchmem -timeout 20m ./...
 
+# KINDS of requests are counted, each for some 20 s. Streams behind prompts of 220 KB are others, of a minute each: one-leg-long,
+# nixl-long, vllm-0.32-long, sglang-long.
+KINDS ?= one-leg nixl vllm-0.32 sglang looked-up
+
 .PHONY: instructions
-instructions: deps-instructions ## instructions and cache misses of a request, by package and function: alike on a busy machine (1 min)
-	.ci/instructions
+instructions: deps-instructions ## instructions and cache misses of requests of each kind (KINDS), by package and function: alike on a busy machine (2 to 4 min)
+	.ci/instructions $(KINDS)
 
 # ROUTERS=1 measures routers of other projects too.
 ROUTERS ?=
@@ -162,7 +166,7 @@ soak: build ## load for SOAK (30m): heap, goroutines and descriptors must stay f
 	bin/tandem-lab soak --for $(SOAK)
 
 # What make mutate plants faults in, and how many in each: 0 is all.
-PKG ?= pd pd/api pd/connector pd/order pd/cost pd/decision pd/packing pd/enginehttp pd/evaluate pd/firsttoken pd/histogram pd/history pd/leader pd/messages pd/modelsync pd/modeltokens pd/predict pd/queue pd/replay pd/retry pd/scalefromzero pd/senttext pd/series pd/spans pd/transcript pools pools/address pools/breaker pools/curve pools/discovery pools/discovery/kube pools/drainsync pools/election pools/health pools/load pools/permodel pools/pubsub pools/replicas pools/standby kvstate kvstate/replicate kvstate/tokens kvstate/tokens/jinja autoscale gateway gateway/access gateway/live gateway/peers gateway/picker
+PKG ?= pd pd/api pd/connector pd/order pd/cost pd/decision pd/packing pd/enginehttp pd/evaluate pd/firsttoken pd/histogram pd/history pd/leader pd/messages pd/modelsync pd/modeltokens pd/predict pd/queue pd/replay pd/retry pd/scalefromzero pd/senttext pd/series pd/spans pd/transcript pools pools/address pools/breaker pools/curve pools/deadline pools/discovery pools/discovery/kube pools/drainsync pools/election pools/health pools/load pools/permodel pools/pubsub pools/replicas pools/standby kvstate kvstate/replicate kvstate/tokens kvstate/tokens/jinja autoscale gateway gateway/access gateway/live gateway/peers gateway/picker
 MUTANTS ?= 60
 
 .PHONY: mutate

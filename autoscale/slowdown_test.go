@@ -99,12 +99,12 @@ func (w *worked) quarter() {
 			v.RecordFirstToken(slowPrompt, slowPrompt)
 			v.RecordEnd(slowOutput, false)
 		}
-		lease, err := servers[0].Claim(pools.Prefill, curve.Work{}, false)
+		lease, err := servers[0].Claim(pools.Prefill, curve.Work{}, false, time.Now())
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		x := curve.PrefillFeatures(slowPrompt, 0)
-		lease.MarkSent(prior.Time(x))
+		lease.MarkSent(prior.Time(x), time.Now())
 		time.Sleep(time.Duration(w.slower * float64(prior.Time(x))))
 		lease.ReleasePrefilled(slowPrompt, 0, 0)
 		servers[1].ObserveStep(time.Duration(w.slower*float64(believed.Time(curve.StepFeatures(8, 30_000)))), 8, 30_000, time.Now())

@@ -48,6 +48,15 @@ func firstOf(h header, names ...string) string {
 	return ""
 }
 
+// unreadHeader is what a client is told where a header of its policy cannot be read, any other error as it is.
+func unreadHeader(err error) error {
+	var unread *access.HeaderError
+	if errors.As(err, &unread) {
+		return invalid(unread.Header, "%s", unread.Error())
+	}
+	return err
+}
+
 // applyPolicy gives the request the class, deadline and objectives that its key allows, and
 // holds it to the key's limits on one request.
 func (x *exchange) applyPolicy(h header, req *pd.Request) error {
@@ -57,12 +66,8 @@ func (x *exchange) applyPolicy(h header, req *pd.Request) error {
 		Fairness: strings.Clone(firstOf(h, access.FairnessHeader, access.OldFairnessHeader)),
 		Level:    x.server.levelOf(firstOf(h, access.ObjectiveHeader, access.OldObjectiveHeader)),
 	}, x.start)
-	var unread *access.HeaderError
-	if errors.As(err, &unread) {
-		return invalid(unread.Header, "%s", unread.Error())
-	}
 	if err != nil {
-		return err
+		return unreadHeader(err)
 	}
 	x.class = policy.Class
 	req.Class, req.Tenant, req.Deadline = policy.Class, policy.Tenant, policy.Deadline

@@ -41,7 +41,6 @@ type heldMemory struct {
 	bytes   atomic.Pointer[[]byte] // nil: the body lies in memory that does not come back, or nobody holds it any more
 	of      *sync.Pool
 	holders atomic.Int32
-	lost    atomic.Bool // it is for the collector, whoever releases it
 }
 
 // grow returns a body in memory of a size of sizeFor, and gives back what it lay in before: its only holder does it.
@@ -77,8 +76,8 @@ func (h *heldMemory) Release() {
 	if h == nil || h.holders.Add(-1) > 0 {
 		return
 	}
-	bytes := h.bytes.Swap(nil) // of what is lost there may be several who are the last
-	if bytes == nil || h.lost.Load() {
+	bytes := h.bytes.Swap(nil)
+	if bytes == nil {
 		return
 	}
 	if spoilsReleased {
@@ -87,13 +86,4 @@ func (h *heldMemory) Release() {
 		}
 	}
 	h.of.Put(bytes)
-}
-
-// Lose is Release where somebody may read the memory who does not hold it.
-func (h *heldMemory) Lose() {
-	if h == nil {
-		return
-	}
-	h.lost.Store(true)
-	h.Release()
 }

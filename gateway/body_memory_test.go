@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"bytes"
-	"sync"
 	"testing"
 )
 
@@ -21,8 +20,7 @@ func TestSizeFor(t *testing.T) {
 	}
 }
 
-// Memory is for others when the last of its holders has released it and not before, and never where somebody may
-// read it who does not hold it.
+// Memory is for others when the last of its holders has released it and not before.
 func TestHeldMemory_ComesBackFromTheLastHolder(t *testing.T) {
 	const size = 2 * shortestKept
 	for name, x := range map[string]struct {
@@ -32,8 +30,6 @@ func TestHeldMemory_ComesBackFromTheLastHolder(t *testing.T) {
 		"released":              {func(h *heldMemory) { h.Release() }, true},
 		"held by another":       {func(h *heldMemory) { h.Hold(); h.Release() }, false},
 		"released by another":   {func(h *heldMemory) { h.Hold(); h.Release(); h.Release() }, true},
-		"lost":                  {func(h *heldMemory) { h.Lose() }, false},
-		"lost, then released":   {func(h *heldMemory) { h.Hold(); h.Lose(); h.Release() }, false},
 		"released, then grown":  {func(h *heldMemory) { h.grow(&bodyMemory{}, size, nil) }, true},
 		"released, then larger": {func(h *heldMemory) { h.grow(&bodyMemory{}, longestKept+1, nil) }, true},
 	} {
@@ -55,19 +51,5 @@ func TestHeldMemory_ComesBackFromTheLastHolder(t *testing.T) {
 		if back != x.back {
 			t.Errorf("%s: it came back: %v", name, back)
 		}
-	}
-}
-
-// A leg that goes on behind its request, as the pull of a piece, holds and releases what the request has lost, while that does
-// so itself.
-func TestHeldMemory_LostIsReleasedByOthersLater(t *testing.T) {
-	for range 100 {
-		var m bodyMemory
-		var h heldMemory
-		h.grow(&m, shortestKept, nil)
-		var both sync.WaitGroup
-		both.Go(h.Lose)
-		both.Go(func() { h.Hold(); h.Release() })
-		both.Wait()
 	}
 }

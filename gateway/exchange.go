@@ -469,10 +469,11 @@ func (x *exchange) finish(outcome string, status int) (clientGone bool) {
 	clientGone = x.stopClientWatch()
 	x.life.End(nil)
 	x.observeEnd(outcome, status)
-	took := time.Since(x.start)
-	x.server.requests.add(time.Now())
+	now := time.Now()
+	took := now.Sub(x.start)
+	x.server.requests.add(now)
 	if status >= 500 || outcome == "broken_stream" {
-		x.server.errors.add(time.Now())
+		x.server.errors.add(now)
 	}
 	x.server.metrics.requests.WithLabelValues(x.dialect.Name, x.model, outcome, x.path).Inc()
 	histogram.ObserveIn(x.span.SpanContext(), x.server.metrics.duration.WithLabelValues(x.dialect.Name, x.model, outcome, x.path), took.Seconds())

@@ -171,18 +171,14 @@ var errTranslated = &badRequest{status: http.StatusBadRequest, code: "tenants_no
 	message: "The engines of this model cannot keep tenants apart on " + api.Messages.Path + ". Use " + api.Chat.Path + "."}
 
 // MarkSent records that the proxy sends the request now, and lets go of its text, whose memory is used for
-// another body unless somebody holds it (HoldBody), or may read it still. The parts of the pick's body must not be
+// another body unless somebody holds it (HoldBody). The parts of the pick's body must not be
 // read behind it otherwise.
 func (e *PickExchange) MarkSent() {
-	letGo := e.pick.MarkSent()
+	e.pick.MarkSent()
 	sent := *e.answer.req
 	sent.Body = api.Body{}
 	e.answer.req, e.body.data = &sent, nil
-	if letGo {
-		e.body.held.Release()
-	} else {
-		e.body.held.Lose()
-	}
+	e.body.held.Release()
 }
 
 // HoldBody lets the parts of the pick's body be read behind MarkSent, until ReleaseBody is called as often. It is

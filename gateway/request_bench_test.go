@@ -38,7 +38,7 @@ func BenchmarkRequest(b *testing.B) {
 		}, nil
 	}, pools.Spec{URL: healthy(b), Role: pools.Both, Connector: "nixl"})
 	defer g.decide()()
-	request := g.chatOf4KB()
+	request := g.raw(chatOf(270, ""))
 	const clients, each = 64, 62
 	least := time.Hour
 	for b.Loop() {
@@ -74,10 +74,14 @@ func (g *running) decide() (stop func()) {
 const wholeAnswer = `{"id":"chatcmpl-1","object":"chat.completion","created":1790000000,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"Hello there."},"finish_reason":"stop"}],` +
 	`"usage":{"prompt_tokens":1000,"completion_tokens":16,"total_tokens":1016}}`
 
-// chatOf4KB is the bytes of a chat for the gateway.
-func (g *running) chatOf4KB() []byte {
-	body := `{"model":"m","messages":[{"role":"system","content":"You are helpful."},{"role":"user","content":"` + strings.Repeat("river of words ", 270) + `"}],"max_tokens":16}`
-	return fmt.Appendf(nil, "POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", strings.TrimPrefix(g.base, "http://"), len(body), body)
+// chatOf is a chat of so many times 15 bytes of text, and more members.
+func chatOf(times int, more string) string {
+	return `{"model":"m","messages":[{"role":"system","content":"You are helpful."},{"role":"user","content":"` + strings.Repeat("river of words ", times) + `"}],"max_tokens":16` + more + `}`
+}
+
+// raw is the bytes of a request with a chat for the gateway.
+func (g *running) raw(chat string) []byte {
+	return fmt.Appendf(nil, "POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", strings.TrimPrefix(g.base, "http://"), len(chat), chat)
 }
 
 // askOften sends a request so many times, and waits for each whole answer.
@@ -89,16 +93,13 @@ func askOften(b *testing.B, conn net.Conn, request []byte, times int) {
 			b.Error(err)
 			return
 		}
-		read := 0
-		for !bytes.HasSuffix(room[:read], []byte("}}")) {
-			n, err := conn.Read(room[read:])
-			if read += n; err != nil {
-				b.Errorf("%v after %s", err, room[:read])
-				return
-			}
+		answer, err := readMessage(conn, room)
+		if err != nil {
+			b.Errorf("%v after %s", err, answer)
+			return
 		}
-		if !bytes.HasPrefix(room, []byte("HTTP/1.1 200")) {
-			b.Errorf("%s", room[:read])
+		if !bytes.HasPrefix(answer, []byte("HTTP/1.1 200")) {
+			b.Errorf("%s", answer)
 			return
 		}
 	}

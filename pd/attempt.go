@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/breaker"
+	"github.com/tandem-gateway/tandem/pools/deadline"
 )
 
 // prefill makes the servers ready and runs the prefill leg of a pair. Then the binding has its
@@ -133,7 +134,7 @@ func (sn *Snapshotter) shouldAbandon(model string, leg Leg, server *pools.Server
 	if leg == PrefillLeg && !connector.Of(server).Aggregated { // else a decode server can do it
 		role = pools.Prefill
 	}
-	usable, _ := pools.Candidates(sn.Fleet.Servers(), model, role, sn.Fleet.EjectShare(), time.Now())
+	usable, _ := pools.Candidates(nil, sn.Fleet.Servers(), model, role, sn.Fleet.EjectShare(), time.Now())
 	return slices.ContainsFunc(usable, func(s *pools.Server) bool {
 		return s.ID() != server.ID() && (server.Group == "" || s.Group != server.Group) && !slices.Contains(before, s.ID())
 	})
@@ -200,19 +201,38 @@ func (o *Orchestrator) sendWhole(ctx context.Context, patience time.Duration, le
 	return o.sendHeld(ctx, patience, leg, server, st, path, id, part, &held)
 }
 
+// wholeLeg is the context of a leg whose answer comes whole: it ends without one where that does not come in time, or
+// its server is down.
+type wholeLeg struct {
+	http1.Interrupt
+	snapshotter *Snapshotter
+	model       string
+	leg         Leg
+	server      *pools.Server
+	before      []string // servers that it was taken from
+	answer      deadline.Deadline[wholeLeg]
+}
+
+func (w *wholeLeg) fallSilent() { w.End(errSilent) }
+
+// serverDown ends it where its server will not answer. It is called in a prober's goroutine.
+func (w *wholeLeg) serverDown(why pools.DownCause) {
+	if w.snapshotter.shouldAbandon(w.model, w.leg, w.server, w.before, why) {
+		w.End(errServerDown)
+	}
+}
+
 // sendHeld is sendWhole of an answer that stays counted.
 func (o *Orchestrator) sendHeld(ctx context.Context, patience time.Duration, leg Leg, server *pools.Server, st *requestState, path, id string, part connector.LegRequest, held *enginehttp.HeldAnswer) (*http.Response, []byte, *LegError) {
-	within := http1.NewInterrupt(ctx)
-	defer within.End(nil)
-	ctx = within
-	defer time.AfterFunc(patience, func() { within.End(errSilent) }).Stop() // no context of its own
-	model, before := st.req.Model, st.bind.tried.servers(leg)
-	defer server.OnDown(func(why pools.DownCause) { // in a prober's goroutine
-		if o.Binder.shouldAbandon(model, leg, server, before, why) {
-			within.End(errServerDown)
-		}
-	})()
-	resp, err := send(ctx, o.Transport, server, path, id, askLoad(st.req.Header, leg, server), part, st.req.Memory)
+	w := &wholeLeg{snapshotter: &o.Binder.Snapshotter, model: st.req.Model, leg: leg, server: server, before: st.bind.tried.servers(leg)}
+	w.Begin(ctx)
+	defer w.End(nil)
+	ctx = &w.Interrupt
+	now := time.Now()
+	o.wholeLegs.Add(&w.answer, w, now.Add(patience), now, (*wholeLeg).fallSilent)
+	defer o.wholeLegs.Meet(&w.answer)
+	defer server.OnDown(w.serverDown)()
+	resp, err := send(ctx, o.Transport, server, path, id, st.req.Header, askLoad(part, leg, server), st.req.Memory)
 	if err != nil {
 		return nil, nil, failedSend(ctx, leg, server.ID(), err)
 	}

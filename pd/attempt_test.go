@@ -21,6 +21,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -343,7 +344,7 @@ func TestRun_AServedRequestTeachesTheLink(t *testing.T) {
 			believed := func() float64 {
 				now := time.Now()
 				v := f.Binder.takeSnapshot(testModel, testModel, now)
-				return v.candidates.Links.After(0, 0, 1e9)
+				return v.candidates.Links.After(0, order.Pair{}, len(v.decode), 1e9)
 			}
 			before := believed()
 			for range 10 { // the first of a pair may be what connecting takes

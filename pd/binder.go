@@ -30,9 +30,12 @@ type Binder struct {
 // *NoServerError, or the context's.
 func (b *Binder) Bind(ctx context.Context, r *bindRequest) (*binding, error) {
 	bound, err := b.takeTurn(ctx, r)
+	if err == nil {
+		return bound, nil
+	}
 	var none *NoServerError
 	if !errors.As(err, &none) {
-		return bound, err
+		return nil, err
 	}
 	if r.unresponsiveUntil.IsZero() {
 		r.unresponsiveUntil = time.Now().Add(b.Config.UnresponsiveWait)
@@ -95,21 +98,21 @@ func (b *Binder) awaitTurn(ctx context.Context, r *bindRequest) (*binding, error
 	r.pieces = b.mayCut(r)
 	start := time.Now()
 	defer func() { r.waited += time.Since(start) }()
-	return b.bindLate(ctx, r)
+	return b.bindLate(ctx, r, start)
 }
 
 // bindLate lets the replica that decides for several say whose turn it is, or our own decider.
 // Where several decide apart, each would think that it alone keeps the servers busy.
-func (b *Binder) bindLate(ctx context.Context, r *bindRequest) (*binding, error) {
+func (b *Binder) bindLate(ctx context.Context, r *bindRequest, now time.Time) (*binding, error) {
 	if b.Leader.Follows() {
 		return b.whileCounted(ctx, r, func(ctx context.Context) (*binding, error) { return b.follow(ctx, r) })
 	}
-	if b.Fleet.OthersBusy(time.Now()) && !b.Leader.Leads() {
+	if b.Fleet.OthersBusy(now) && !b.Leader.Leads() {
 		return nil, errBindNow
 	}
 	w := b.Late.arrive(r)
 	if w.isSettled() { // it has not waited, or for a moment
-		g := <-w.done
+		g := b.Late.result(w)
 		b.countDisplaced(r, g.err)
 		return g.received()
 	}

@@ -47,7 +47,6 @@ type binding struct {
 	continuedAt  time.Time     // of decode's first token
 	behindSent   bool          // decode was sent the rest behind prefill's token
 	pull         *pull         // of decode's leg, which others may wait for; nil: none is worth it
-	beside       chan struct{} // closed when prefill's leg, which runs beside decode's, has ended; nil: none does
 	prediction   *prediction   // of the servers' caches; nil: nothing was predicted
 }
 
@@ -58,19 +57,6 @@ func (b *binding) hasPulled() bool {
 	}
 	select {
 	case <-b.cut.pulled:
-		return true
-	default:
-		return false
-	}
-}
-
-// isSent reports whether no leg is left that may still read the request.
-func (b *binding) isSent() bool {
-	if b.beside == nil {
-		return true
-	}
-	select {
-	case <-b.beside:
 		return true
 	default:
 		return false

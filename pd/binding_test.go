@@ -229,12 +229,12 @@ func TestStepSampler_BesidePromptsAGapIsABound(t *testing.T) {
 		before := s.StepCurve().Seconds(x)
 		stream := func(prompt bool) { // of eight gaps
 			steps := f.newStepSampler(s, &Request{Model: "m"})
-			l, err := s.Claim(pools.Decode, curve.Work{Tokens: 100}, false)
+			l, err := s.Claim(pools.Decode, curve.Work{Tokens: 100}, false, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
 			if prompt {
-				l.BeginLocalPrefill(curve.Work{Tokens: 100})
+				l.BeginLocalPrefill(curve.Work{Tokens: 100}, time.Now())
 			}
 			for range 8 {
 				steps.observeGap(time.Duration(c.times * before * float64(time.Second)))
@@ -384,11 +384,12 @@ func TestCompareCounts_ShowsWhoReadsIDs(t *testing.T) {
 		st, b := f.bound(t, false)
 		st.req.Dialect = c.dialect
 		tr := st.transfer(b)
+		tr.First.Wanted = c.goesOn
 		b.handoff = tr.Handoff()
 		b.handoff.RecordPrefill(tr, answered(t, `{"usage":{"prompt_tokens":100},"kv_transfer_params":{"remote_block_ids":[[1]]}}`), time.Now())
 		b.handoff.Kept = true
 		if c.goesOn {
-			b.handoff.GoOnBehind(c.dialect, &api.FirstToken{}, nil)
+			b.handoff.GoOnBehind(nil)
 		}
 		f.compareCounts(st, b, api.Usage{Prompt: api.Count{Tokens: c.counted, Known: true}})
 		if got := b.decode.Server().ReadsPromptIDs(); got != c.want {

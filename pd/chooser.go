@@ -132,7 +132,7 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, n
 	}
 	work := contextWork(r.req)
 	work.Estimate = time.Duration(r.req.OutputTokens) * chosen.Terms.Step
-	lease, err := v.decode[number].Claim(pools.Decode, work, v.ignoreBreakers || v.decodePanic)
+	lease, err := v.decode[number].Claim(pools.Decode, work, v.ignoreBreakers || v.decodePanic, now)
 	if err != nil {
 		b.release()
 		return nil, chosen.Decode
@@ -143,7 +143,7 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, n
 	}
 	if chosen.Prefill == "" && r.req.Dialect.Split {
 		c := &v.candidates.Decode[number]
-		lease.BeginLocalPrefill(prefillWork(r, c, chosen.Terms.Prefill))
+		lease.BeginLocalPrefill(prefillWork(r, c, chosen.Terms.Prefill), now)
 		b.batch = ch.Cost.BatchBeside(c, r.req.PromptTokens-c.Cached.GPU)
 		if b.pullFrom == nil { // else the last leg is to bring the beginning along
 			demand := ch.demand(r, now)

@@ -35,40 +35,36 @@ func (o bothLegs) run(ctx context.Context, st *requestState, b *binding) *LegErr
 	}
 	b.handoff = t.Handoff()
 
-	ofPrefill, ofDecode := http1.NewInterrupt(context.WithoutCancel(ctx)), http1.NewInterrupt(ctx)
-	clientLeaves := context.AfterFunc(ctx, func() { ofPrefill.End(context.Cause(ctx)) })
-	var settled atomic.Bool // decode has answered, or prefill has failed before
-	prefilled := make(chan *LegError, 1)
-	beside := make(chan struct{})
-	b.beside = beside
-	var limit atomic.Pointer[time.Timer] // of prefill, once decode has answered
+	ofPrefill, ofDecode := http1.NewInterrupt(ctx), http1.NewInterrupt(ctx)
+	beside := &legBeside{ended: make(chan struct{})}
+	own, release := st.beside()
 	o.legs.Go(func() {
 		defer func() {
-			close(beside)
-			if last := limit.Load(); last != nil {
+			release()
+			close(beside.ended)
+			if last := beside.limit.Load(); last != nil {
 				last.Stop()
 			}
 		}()
-		failed := o.prefillAside(ofPrefill, st, b, t)
-		if failed != nil && settled.CompareAndSwap(false, true) {
-			ofDecode.End(causeForPeer(failed))
+		beside.failed = o.prefillAside(ofPrefill, own, b, t)
+		if beside.failed != nil && beside.settled.CompareAndSwap(false, true) {
+			ofDecode.End(causeForPeer(beside.failed))
 		}
 		ofPrefill.End(nil)
-		prefilled <- failed
 	})
 
 	failed := o.decodeLeg(ofDecode, st, b)
-	if failed == nil && (settled.CompareAndSwap(false, true) || b.answer.isComplete()) {
-		clientLeaves()
+	if failed == nil && (beside.settled.CompareAndSwap(false, true) || b.answer.isComplete()) {
+		ofPrefill.Detach()
 		select {
-		case <-beside: // it has its answer as well
+		case <-beside.ended: // it has its answer as well
 			return nil
 		default:
 		}
 		last := time.AfterFunc(afterDecode, func() { ofPrefill.End(errSilent) })
-		limit.Store(last)
+		beside.limit.Store(last)
 		select {
-		case <-beside: // and may not have seen the limit
+		case <-beside.ended: // and may not have seen the limit
 			last.Stop()
 		default:
 		}
@@ -82,7 +78,16 @@ func (o bothLegs) run(ctx context.Context, st *requestState, b *binding) *LegErr
 	ofDecode.End(errPeer)
 	b.releaseDecode()
 	o.engines.Forget(t.From.ID())
-	return o.primaryFailure(st, b, <-prefilled, failed)
+	<-beside.ended
+	return o.primaryFailure(st, b, beside.failed, failed)
+}
+
+// legBeside is prefill's leg, in a goroutine beside decode's.
+type legBeside struct {
+	settled atomic.Bool                // decode has answered, or prefill has failed before
+	limit   atomic.Pointer[time.Timer] // of prefill, once decode has answered
+	failed  *LegError                  // of prefill, to be read once it has ended
+	ended   chan struct{}              // closed then
 }
 
 // prefillAside is prefill in a goroutine of its own, where a panic would end the process: it

@@ -45,7 +45,10 @@ func (o *Orchestrator) continueStream(ctx context.Context, st *requestState, bro
 		return nil, ending, nil
 	}
 	rest, err := st.transcript.Continue()
-	if err == nil && st.continuations >= maxContinuations {
+	switch {
+	case broken.ours(): // another engine would send the same event
+		err = broken.Err
+	case err == nil && st.continuations >= maxContinuations:
 		err = errContinuedTooOften
 	}
 	if err != nil {

@@ -35,6 +35,8 @@ type Decider struct {
 	closed chan struct{}
 	origin time.Time // of the order's times
 
+	waiters sync.Pool // of requests whose waits ended at once, as most do
+
 	mu         sync.Mutex // guards arrivals and departures
 	arrivals   []*waiter
 	departures []*waiter
@@ -59,8 +61,9 @@ const (
 	// reckoned with at least. What delays one delays all that wait, and to keep servers busy few have to.
 	// One without a deadline is refused only where it would wait too long: its waits count as they are predicted.
 	leastWaitMargin = 1.5
-	// tellingShare is the least part of the longest wait that one without a deadline says something of: what
-	// is shorter is let in whatever the margin is, and scatters more.
+	// tellingShare is the least part of the longest wait, as waits are reckoned with, that one without a deadline says
+	// something of: what is shorter is let in, and scatters more. Were it of the wait as predicted, a margin that has risen
+	// to four would stay: nothing that is predicted to be so long would be let in to show that it is not longer.
 	tellingShare = 0.25
 )
 
@@ -80,6 +83,7 @@ type waiter struct {
 	ticket  order.Ticket
 	state   atomic.Int32
 	done    chan bindResult // written once, by the decider
+	looked  bool            // the request has decided for itself: nobody else looks at it any more
 
 	margin        *predict.Margin // of its wait
 	entered       time.Time
@@ -93,6 +97,26 @@ type bindResult struct {
 	err error
 }
 
+// result is what a settled wait has ended with. Nothing of it is read again.
+func (d *Decider) result(w *waiter) bindResult {
+	g := <-w.done
+	if w.looked {
+		*w = waiter{done: w.done}
+		d.waiters.Put(w)
+	}
+	return g
+}
+
+// newWaiter is a request before anybody has looked at it.
+func (d *Decider) newWaiter(r *bindRequest) *waiter {
+	w, is := d.waiters.Get().(*waiter)
+	if !is {
+		w = &waiter{done: make(chan bindResult, 1)}
+	}
+	w.request = r
+	return w
+}
+
 // received is what the request gets, whose goroutine it is.
 func (g bindResult) received() (*binding, error) {
 	if g.b != nil {
@@ -103,7 +127,7 @@ func (g bindResult) received() (*binding, error) {
 
 // observeWait notes how long a request has waited, and how long it was predicted to.
 func (d *Decider) observeWait(w *waiter, predicted, took time.Duration) {
-	if w.margin == &d.longMargin && max(predicted, took).Seconds() < tellingShare*d.maxWait.Seconds() {
+	if w.margin == &d.longMargin && max(d.longMargin.Bound(predicted), took).Seconds() < tellingShare*d.maxWait.Seconds() {
 		return
 	}
 	w.margin.Observe(predicted, took, d.share(w))
@@ -126,6 +150,14 @@ func (d *Decider) observeMiss(w *waiter) {
 		return
 	}
 	w.margin.ObserveMiss(waitShare)
+}
+
+// observeGivenUp notes that a request that was let in has to give way, or comes too late for its deadline at its turn. One
+// that only max-wait bounds was promised nothing, and whoever is served before it says nothing of how waits are predicted.
+func (d *Decider) observeGivenUp(w *waiter) {
+	if w.margin == &d.waitMargin {
+		w.margin.ObserveMiss(waitShare)
+	}
 }
 
 // isSettled reports whether the wait is over: the result is there, or about to be.
@@ -152,11 +184,11 @@ func (d *Decider) limit(r *bindRequest) queue.Limit {
 // hashed as well.
 func (d *Decider) arrive(r *bindRequest) *waiter {
 	d.ch.match(r)
-	w := &waiter{request: r, done: make(chan bindResult, 1)}
+	w := d.newWaiter(r)
 	d.mu.Lock()
 	d.arrivals = append(d.arrivals, w)
 	d.mu.Unlock()
-	if !d.decideAtOnce() {
+	if w.looked = d.decideAtOnce(); !w.looked {
 		d.wakeUp()
 	}
 	return w

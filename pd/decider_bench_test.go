@@ -53,7 +53,7 @@ func newBenchLobby(b *testing.B, waiting benchWaiting) *benchLobby {
 
 // occupy gives a server three seconds of work.
 func (l *benchLobby) occupy(b *testing.B, s *pools.Server) {
-	lease, err := s.Claim(pools.Prefill, curve.Work{Tokens: 1000, Estimate: 3 * time.Second}, false)
+	lease, err := s.Claim(pools.Prefill, curve.Work{Tokens: 1000, Estimate: 3 * time.Second}, false, time.Now())
 	if err != nil {
 		b.Fatal(err)
 	}

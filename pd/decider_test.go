@@ -12,6 +12,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -57,7 +58,7 @@ func (f *testFleet) occupy(t *testing.T, model string, work time.Duration) {
 		if s.Role != pools.Prefill || !s.Serves(model, time.Now()) {
 			continue
 		}
-		lease, err := s.Claim(pools.Prefill, curve.Work{Tokens: 1000, Estimate: work}, false)
+		lease, err := s.Claim(pools.Prefill, curve.Work{Tokens: 1000, Estimate: work}, false, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -411,7 +412,7 @@ func TestDecider_AlternativesOfATurnCountThoseThatWaited(t *testing.T) {
 	f := newTestFleet(t, 2, prompt)
 	f.Binder.Config.EnforceDisaggregation = true
 	d, servers := newTestDecider(f), f.Fleet.Servers()
-	lease, err := servers[1].Claim(pools.Prefill, curve.Work{Tokens: 1000, Estimate: 10 * time.Second}, false)
+	lease, err := servers[1].Claim(pools.Prefill, curve.Work{Tokens: 1000, Estimate: 10 * time.Second}, false, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -447,29 +448,35 @@ func TestDecider_AlternativesOfATurnCountThoseThatWaited(t *testing.T) {
 }
 
 // One that waited and has to give way was promised its turn in vain: waits are reckoned with
-// as longer from then on.
+// as longer from then on. Where only max-wait bounds it nothing was promised.
 func TestDecider_WhoGivesWayMakesPromisesLonger(t *testing.T) {
-	prompt := testPrompt(14_000)
-	f := newTestFleet(t, 1, prompt)
-	f.occupy(t, testModel, 10*time.Second)
-	d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), 20*time.Second, f.Log)
-	low := f.waits(d, prompt, testModel)
-	low.request.req.Class = 1
-	d.decide()
-	before := low.margin.Bound(time.Second)
-	high := f.waits(d, prompt, testModel)
-	high.request.prefix, high.request.req.PromptTokens = nil, 900_000 // a prefill of a minute at least, and there is KV room for it
-	d.decide()
-	select {
-	case g := <-low.done:
-		if !errors.Is(g.err, queue.ErrDisplaced) {
-			t.Errorf("it is told %v", g.err)
+	for _, promised := range []bool{true, false} {
+		prompt := testPrompt(14_000)
+		f := newTestFleet(t, 1, prompt)
+		f.Binder.deadlineProbes.Observe(testModel, time.Now())
+		f.occupy(t, testModel, 10*time.Second)
+		d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), 30*time.Second, f.Log)
+		low := f.waits(d, prompt, testModel)
+		low.request.req.Class = 1
+		if promised {
+			low.request.req.Deadline = low.request.arrived.Add(29 * time.Second)
 		}
-	default:
-		t.Error("it does not give way")
-	}
-	if after := low.margin.Bound(time.Second); after <= before {
-		t.Errorf("a wait of a second was reckoned with as %v, and then as %v", before, after)
+		d.decide()
+		before := low.margin.Bound(time.Second)
+		high := f.waits(d, prompt, testModel)
+		high.request.prefix, high.request.req.PromptTokens = nil, 900_000 // a prefill of a minute at least, and there is KV room for it
+		d.decide()
+		select {
+		case g := <-low.done:
+			if !errors.Is(g.err, queue.ErrDisplaced) {
+				t.Errorf("it is told %v", g.err)
+			}
+		default:
+			t.Error("it does not give way")
+		}
+		if after := low.margin.Bound(time.Second); (low.margin == &d.waitMargin) != promised || (after > before) != promised {
+			t.Errorf("promised %v: a wait of a second was reckoned with as %v, and then as %v", promised, before, after)
+		}
 	}
 }
 
@@ -548,7 +555,7 @@ func TestDecider_ShortWaitsMakeNoLongOnesLonger(t *testing.T) {
 			f := newTestFleet(t, 1, prompt)
 			f.await(t, f.up)
 			f.Binder.Config.EnforceDisaggregation = true
-			lease, err := f.Fleet.Servers()[0].Claim(pools.Prefill, curve.Work{Tokens: 1000, Estimate: time.Second}, false)
+			lease, err := f.Fleet.Servers()[0].Claim(pools.Prefill, curve.Work{Tokens: 1000, Estimate: time.Second}, false, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -567,6 +574,27 @@ func TestDecider_ShortWaitsMakeNoLongOnesLonger(t *testing.T) {
 				t.Errorf("it waited %v of an hour: a wait of a second is reckoned with as %v and then %v", waited, before, after)
 			}
 		})
+	}
+}
+
+// A burst on servers that nothing is known of makes waits count longer. Once they are predicted well they count as
+// predicted again, though those that are long are refused meanwhile.
+func TestDecider_ABurstMakesWaitsLongerForAWhileOnly(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(160))
+	d := NewDecider(f.Binder.Chooser, order.DefaultConfig(), 30*time.Second, f.Log)
+	w := &waiter{margin: &d.longMargin}
+	for range 60 {
+		d.observeWait(w, 7*time.Second, 29*time.Second)
+	}
+	counted := func() time.Duration { return d.longMargin.Bound(6 * time.Second) }
+	if got := counted(); got < 20*time.Second {
+		t.Fatalf("after the burst a wait of 6 s counts as %v", got)
+	}
+	for range 100 {
+		d.observeWait(w, 6*time.Second, 6*time.Second)
+	}
+	if got := counted(); got > 8*time.Second {
+		t.Errorf("after a hundred waits of 6 s, as they were predicted, one counts as %v", got)
 	}
 }
 
@@ -766,7 +794,7 @@ func TestDecider_WhoLeavesAtItsTurnHoldsNothing(t *testing.T) {
 	d.arrivals = nil
 	now := time.Now()
 	q.refresh(now)
-	q.enter(w, now)
+	q.enter(w, false, now)
 	w.state.Store(hasLeft)
 	if q.decide(now); len(q.waiting) != 0 || len(w.done) != 0 {
 		t.Errorf("%d wait on, and it is told %d things", len(q.waiting), len(w.done))
@@ -900,6 +928,72 @@ func TestDecider_NewServersChangeTheOrderOfAllThatWait(t *testing.T) {
 	}
 }
 
+// Where another server takes one's place all that wait are priced on it at the next look, as many as there are: what the
+// one before held of their prompts the other one does not.
+func TestDecider_AServerTakesAnothersPlace(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newBusyFleet(t, 2, prompt, 10*time.Minute)
+	d := newTestDecider(f)
+	const waiting = 5 * order.RepricedPerLook
+	for range waiting {
+		f.waits(d, prompt, testModel)
+	}
+	d.decide()
+	specs := make([]pools.Spec, 0, 4)
+	for _, s := range f.Fleet.Servers() {
+		specs = append(specs, s.Spec)
+	}
+	specs[1].URL = "http://10.9.9.9:8000"
+	before := d.queues[testModel].order.All(nil)[0].Prefill[1]
+	if err := f.Fleet.Apply(specs); err != nil {
+		t.Fatal(err)
+	}
+	f.await(t, f.up)
+	f.occupy(t, testModel, 10*time.Minute)
+	d.decide()
+	all := d.queues[testModel].order.All(nil)
+	if len(all) != waiting {
+		t.Fatalf("%d of %d wait on", len(all), waiting)
+	}
+	for i, ticket := range all {
+		if ticket.Prefill[1] <= before {
+			t.Fatalf("%d is priced at %v s, %v s before", i, ticket.Prefill[1], before)
+		}
+	}
+}
+
+// What a look is noted in keeps no request that has gone, with its prompt: that for which the servers were priced last is.
+func TestDecider_KeepsNoRequestThatHasGone(t *testing.T) {
+	prompt := testPrompt(14_000)
+	f := newBusyFleet(t, 1, prompt, 10*time.Minute)
+	d := newTestDecider(f)
+	var all []*waiter
+	var kept []weak.Pointer[waiter]
+	for range 3 * order.RepricedPerLook {
+		w := f.waits(d, prompt, testModel)
+		all, kept = append(all, w), append(kept, weak.Make(w))
+	}
+	d.decide()
+	q := d.queues[testModel]
+	q.repriced = time.Time{}
+	if d.decide(); len(q.waiting) != len(all) {
+		t.Fatalf("%d wait", len(q.waiting))
+	}
+	for _, w := range all {
+		w.state.Store(hasLeft)
+		d.departures = append(d.departures, w)
+	}
+	clear(all)
+	if d.decide(); len(q.waiting) > 0 {
+		t.Fatalf("%d wait still", len(q.waiting))
+	}
+	runtime.GC()
+	if n := len(slices.DeleteFunc(kept, func(w weak.Pointer[waiter]) bool { return w.Value() == nil })); n > 1 {
+		t.Errorf("%d are kept", n)
+	}
+	runtime.KeepAlive(d)
+}
+
 // Where all servers go, everybody is told that waits, in a few looks.
 func TestDecider_TellsAllThatNoServerIsLeft(t *testing.T) {
 	prompt := testPrompt(14_000)
@@ -1014,8 +1108,9 @@ func TestDecider_IsTooLateAtItsTurn(t *testing.T) {
 		w := f.waits(d, prompt, testModel)
 		d.arrivals = nil
 		now := time.Now()
+		w.request.req.Deadline = now.Add(time.Minute)
 		q.refresh(now)
-		q.enter(w, now)
+		q.enter(w, false, now)
 		before := w.margin.Bound(time.Second)
 		now = now.Add(time.Second)
 		w.request.req.Deadline = now.Add(c.left)
@@ -1098,7 +1193,7 @@ func TestDecider_WorkThatEndsLetsWaitingRequestsGo(t *testing.T) {
 		var busy *pools.Lease
 		for _, s := range f.Fleet.Servers() {
 			if s.Role == pools.Prefill && s.Serves(testModel, time.Now()) {
-				busy, _ = s.Claim(pools.Prefill, curve.Work{Tokens: 1000, Estimate: 30 * time.Second}, false)
+				busy, _ = s.Claim(pools.Prefill, curve.Work{Tokens: 1000, Estimate: 30 * time.Second}, false, time.Now())
 			}
 		}
 		bound := make(chan time.Time, 1)

@@ -73,7 +73,7 @@ func (o *Orchestrator) decodeDriven(ctx context.Context, st *requestState, b *bi
 	st.bind.tried.handoff = nil
 	defer b.prefill.Release()
 	b.handoff = st.transfer(b).Handoff()
-	b.prefill.MarkSent(b.chosen.Terms.FirstStep())
+	b.prefill.MarkSent(b.chosen.Terms.FirstStep(), time.Now())
 	if !st.req.Stream {
 		b.prefill.EndsUnseen()
 	}

@@ -75,7 +75,8 @@ func TestDecodePieces_LeaveTheLastOne(t *testing.T) {
 		t.Errorf("%d places are held for the last leg", n)
 	}
 	before := s.PrefillCurve()
-	streamedAnswer{f.Orchestrator}.learnFirst(t.Context(), st, b, f.Binder.beginTransfer(st, b, time.Now()), time.Second, time.Now())
+	sample := f.Binder.beginTransfer(st, b, time.Now())
+	streamedAnswer{f.Orchestrator}.learnFirst(t.Context(), st, b, &sample, time.Second, time.Now())
 	if n := s.InFlight(pools.Prefill, time.Now()).Requests; n != 0 || s.PrefillCurve() != before {
 		t.Errorf("behind the first token %d prompts are ahead of others, the curve has changed: %v", n, s.PrefillCurve() != before)
 	}
@@ -202,7 +203,7 @@ func TestGap_OfWhatCanBeCut(t *testing.T) {
 func TestDecodePieces_AreShownAsTheTurnPricedThem(t *testing.T) {
 	f := decodingFleet(t, func(*engine.Config) {})
 	for range 10 {
-		lease, err := f.Fleet.Servers()[0].Claim(pools.Decode, curve.Work{Tokens: 1000}, false)
+		lease, err := f.Fleet.Servers()[0].Claim(pools.Decode, curve.Work{Tokens: 1000}, false, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}

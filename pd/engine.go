@@ -3,13 +3,14 @@ package pd
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/tandem-gateway/tandem/pd/connector"
-	"github.com/tandem-gateway/tandem/pd/enginehttp"
+	"github.com/tandem-gateway/tandem/pd/enginehttp/http1"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/load"
 )
@@ -21,18 +22,23 @@ var post = &http.Request{Method: http.MethodPost}
 // transport is used bare: no redirect is followed, nothing is sent twice. memory is what the leg is a part of, which is
 // held until it was sent; nil: that does not matter.
 func send(ctx context.Context, transport http.RoundTripper, server *pools.Server, path, attempt string, header http.Header, part connector.LegRequest, memory TextMemory) (*http.Response, error) {
-	to, err := server.PageURL(path)
-	if err != nil {
+	var leg struct { // in one piece of memory
+		req  http.Request
+		to   url.URL
+		body http1.Body
+	}
+	if err := server.SetPageURL(&leg.to, path); err != nil {
 		return nil, err
 	}
-	body := enginehttp.NewBody(part.Body.Parts())
+	leg.body.Put(part.Body.Parts())
 	if memory != nil {
 		memory.Hold()
-		body.WhenUnread(memory.Release)
+		leg.body.WhenUnread(memory)
 	}
-	req := post.WithContext(ctx) // a copy
-	req.URL, req.Host, req.Header = to, to.Host, legHeader(header, part.Header, server.Rank, attempt)
-	req.Body, req.ContentLength = body, int64(part.Body.Len())
+	leg.req = *post.WithContext(ctx)
+	req := &leg.req
+	req.URL, req.Host, req.Header = &leg.to, leg.to.Host, legHeader(header, part.Header, server.Rank, attempt)
+	req.Body, req.ContentLength = &leg.body, int64(part.Body.Len())
 	propagation.TraceContext{}.Inject(ctx, traceCarrier{propagation.HeaderCarrier(req.Header)})
 	resp, err := transport.RoundTrip(req)
 	if err == nil {
@@ -77,15 +83,24 @@ func legHeader(request, added http.Header, rank *int, attempt string) http.Heade
 	return h
 }
 
-// askLoad returns the headers of a leg, which ask the engine for its load where that
+// askLoad returns a leg that asks the engine for its load where that
 // pays: on prefill legs, which are never streamed and come by the dozen, so that a
 // prefill server's load is as fresh as its last answer.
-func askLoad(header http.Header, leg Leg, server *pools.Server) http.Header {
+func askLoad(part connector.LegRequest, leg Leg, server *pools.Server) connector.LegRequest {
 	format := server.AsksORCA()
 	if leg != PrefillLeg || format == "" {
-		return header
+		return part
 	}
-	header = header.Clone()
-	header.Set(load.ORCAFormatHeader, format)
-	return header
+	if part.Header == nil {
+		part.Header = loadHeaders[format]
+		return part
+	}
+	part.Header = part.Header.Clone()
+	part.Header.Set(load.ORCAFormatHeader, format)
+	return part
+}
+
+// loadHeaders are the headers that ask for a load, by its format. Nobody changes them.
+var loadHeaders = map[string]http.Header{
+	"TEXT": {load.ORCAFormatHeader: {"TEXT"}}, "JSON": {load.ORCAFormatHeader: {"JSON"}}, "BIN": {load.ORCAFormatHeader: {"BIN"}},
 }

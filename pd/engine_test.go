@@ -53,9 +53,9 @@ func TestSend_NamesTheRankAndReadsTheLoad(t *testing.T) {
 }
 
 // A prefill leg asks the engine for its load where that is configured, and no other leg does: the
-// client's own headers stay as they are.
+// connector's own headers stay as they are.
 func TestAskLoad_OnPrefillLegsWhereItIsWanted(t *testing.T) {
-	for _, format := range []string{"", "TEXT", "JSON"} {
+	for _, format := range []string{"", "TEXT", "JSON", "BIN"} {
 		cfg := pools.Default()
 		cfg.ORCA = format
 		fleet := pools.NewFleet(cfg, slog.New(slog.DiscardHandler))
@@ -64,13 +64,15 @@ func TestAskLoad_OnPrefillLegsWhereItIsWanted(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, leg := range []Leg{PrefillLeg, DecodeLeg, AggregatedLeg} {
-			own, want := http.Header{"Authorization": {"Bearer x"}}, ""
+			want := ""
 			if leg == PrefillLeg {
 				want = format
 			}
-			got := askLoad(own, leg, fleet.Servers()[0])
-			if _, set := got[load.ORCAFormatHeader]; got.Get(load.ORCAFormatHeader) != want || set != (want != "") || got.Get("Authorization") != "Bearer x" || len(own) != 1 {
-				t.Errorf("%q, %s: the leg has %v, the request %v", format, leg, got, own)
+			for _, own := range []http.Header{nil, {"X-Data-Parallel-Rank": {"1"}}} {
+				got := askLoad(connector.LegRequest{Header: own}, leg, fleet.Servers()[0]).Header
+				if _, set := got[load.ORCAFormatHeader]; got.Get(load.ORCAFormatHeader) != want || set != (want != "") || got.Get("X-Data-Parallel-Rank") != own.Get("X-Data-Parallel-Rank") || len(own) > 1 {
+					t.Errorf("%q, %s: the leg has %v, and of its connector %v", format, leg, got, own)
+				}
 			}
 		}
 	}

@@ -155,20 +155,12 @@ func (b *binding) cutUnfetched() {
 }
 
 // letMeet has a server that never fetched from another one fetch a block, beside the request, which does not wait for it and
-// may end before.
+// may end before. Nothing of st is changed, and t has none of the client's text.
 func (o fetcher) letMeet(ctx context.Context, st *requestState, t *connector.Transfer) {
-	if st.req.Memory != nil { // some of the client's text may be in t
-		st.req.Memory.Hold()
-	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), meetingPatience, errSilent)
 	o.legs.Go(func() {
 		defer cancel()
 		defer o.survivePanic("the meeting of two servers", st.req.ID)
-		defer func() {
-			if st.req.Memory != nil {
-				st.req.Memory.Release()
-			}
-		}()
 		outcome := "met"
 		if out, _ := o.try(ctx, st, t); out == decision.NotFetched {
 			outcome = "not_met"

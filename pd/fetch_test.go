@@ -198,7 +198,7 @@ func TestFetch_WhatDoesNotComeIsCutAnew(t *testing.T) {
 // failsOften has a prefill server fail so often that one failure more opens its breaker.
 func failsOften(s *pools.Server) {
 	for range breaker.Default().Consecutive - 1 {
-		if l, err := s.Claim(pools.Prefill, curve.Work{}, false); err == nil {
+		if l, err := s.Claim(pools.Prefill, curve.Work{}, false, time.Now()); err == nil {
 			l.RecordResult(io.ErrUnexpectedEOF)
 			l.Release()
 		}

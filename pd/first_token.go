@@ -83,28 +83,29 @@ func (f firstTokens) use(st *requestState, b *binding, t *connector.Transfer, h 
 	if !t.First.Wanted {
 		return
 	}
-	said := api.ReadFirstToken(h.First)
 	answered := b.first // what was said is as long as the prompt, and not kept with the binding
-	answered.Said, answered.Handed = &said, h.Blocks
+	answered.Said, answered.Handed = h.First, h.Blocks
 	use, reason := answered.Decide()
 	switch use {
 	case firsttoken.First:
-		if err := f.beginWith(st, h, &said, prompt); err != nil {
+		if err := f.beginWith(st, h, prompt); err != nil {
 			use, reason = firsttoken.Redrawn, "length"
-			h.RedrawFirst(t.First)
+			h.SayFirst(t.First)
 		}
 	case firsttoken.Redrawn:
-		h.RedrawFirst(t.First)
+		h.SayFirst(t.First)
 	case firsttoken.All:
-		h.WholeAnswer = wholeFromPrefill(st.req, h.First)
+		h.WholeAnswer = wholeFromPrefill(st.req, h.First.Answer)
 		f.o.Metrics.countStranded(h)
 	case firsttoken.Unused:
+		h.SayFirst(connector.First{})
 	}
 	f.record(b, use, reason)
 }
 
 // beginWith begins the answer with prefill's token, and makes decode's leg the rest of it.
-func (f firstTokens) beginWith(st *requestState, h *connector.Handoff, token *api.FirstToken, prompt *transcript.Prompt) error {
+func (f firstTokens) beginWith(st *requestState, h *connector.Handoff, prompt *transcript.Prompt) error {
+	token := h.First
 	m, _ := f.o.Fleet.Model(st.client.Model)
 	of := st.client.forTranscript()
 	if !st.req.Stream { // it is begun anew by each attempt
@@ -112,7 +113,7 @@ func (f firstTokens) beginWith(st *requestState, h *connector.Handoff, token *ap
 		if !ok {
 			return errNoTranscript
 		}
-		h.GoOnBehind(st.req.Dialect, token, limits)
+		h.GoOnBehind(limits)
 		return nil
 	}
 	said := transcript.ForFirst(of, m.MaxModelLen, f.o.Config.ContinueByText)
@@ -131,7 +132,7 @@ func (f firstTokens) beginWith(st *requestState, h *connector.Handoff, token *ap
 		return err
 	}
 	st.transcript, st.begun = said, begun
-	h.GoOnBehind(st.req.Dialect, token, said.Limits())
+	h.GoOnBehind(said.Limits())
 	return nil
 }
 

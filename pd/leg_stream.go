@@ -14,7 +14,6 @@ import (
 	"github.com/tandem-gateway/tandem/pd/answerkv"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
-	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
 )
@@ -24,7 +23,7 @@ import (
 type legStream struct {
 	dialect    *api.Dialect
 	events     *api.EventReader
-	held       enginehttp.HeldAnswer // of the events
+	room       eventRoom // of the events
 	body       io.Closer
 	cancel     context.CancelCauseFunc
 	ctx        context.Context // of the leg; cancelled by the client's leaving or by idle
@@ -107,6 +106,9 @@ func (s *legStream) next() ([]byte, error) {
 	if out := s.pending; len(out) > 0 {
 		s.pending = nil
 		return out, nil
+	}
+	if s.room.back > 0 {
+		s.room.give()
 	}
 	if s.result.Err != nil {
 		return nil, s.result.Err
@@ -358,6 +360,7 @@ func (s *legStream) Close() {
 			s.onEnd(s.result)
 			s.releaseScratch()
 			s.events.Close()
+			s.room.give()
 		}()
 		if s.result.Err == nil && !s.ended {
 			s.result.Err = context.Canceled
@@ -401,6 +404,9 @@ func (s *legStream) open(first func(now time.Time)) error {
 		s.pending = append(s.pending, out...)
 		if len(s.pending) > api.MaxEvent {
 			return api.ErrEventTooLong
+		}
+		if !s.room.holdBack(len(s.pending)) {
+			return api.ErrEventsHeld
 		}
 	}
 	s.opened, s.events.Comments = true, true

@@ -14,6 +14,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 )
 
 const (
@@ -265,11 +266,46 @@ func TestLegStream_WhatComesBeforeTheContentIsBounded(t *testing.T) {
 	}
 }
 
+// What is held back is counted with long answers, until the client has it.
+func TestLegStream_WhatIsHeldBackIsCounted(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(160))
+	const part = 400_000 // whose buffer is not counted
+	answers := enginehttp.NewAnswerBudget(6*part, func() bool { return false })
+	early := strings.Repeat(strings.Replace(roleEvent, `{"choices"`, `{"x":"`+strings.Repeat("a", part)+`","choices"`, 1), 4)
+	leg := func() *legStream {
+		s := legOf(t, f, io.NopCloser(strings.NewReader(early+textEvent+textEvent)))
+		s.room.held = answers.Hold("")
+		s.events.Room = &s.room
+		return s
+	}
+	opens := func(what string, s *legStream, want error) {
+		t.Helper()
+		if err := s.open(func(time.Time) {}); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+	}
+	first, second, third := leg(), leg(), leg()
+	opens("the first", first, nil)
+	opens("beside it", second, api.ErrEventsHeld)
+	second.Close()
+	for range 2 {
+		if _, err := first.Next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	opens("once the client reads on", third, nil)
+	third.Close()
+	last := leg()
+	opens("once that is closed", last, nil)
+	last.Close()
+	first.Close()
+}
+
 // After a hand-off the client sees prefill's count of the prompt, of which decode knows only what
 // was transferred; where decode computed the prompt again, it sees what decode says.
 func TestLegStream_UsageIsThatOfWhoComputedThePrompt(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(160))
-	side := api.PromptUsage{Override: true, Prefill: `{"prompt_tokens":100,"prompt_tokens_details":{"cached_tokens":48}}`, Handed: 96}
+	side := api.PromptUsage{Override: true, Prefill: api.Value(`{"prompt_tokens":100,"prompt_tokens_details":{"cached_tokens":48}}`), Handed: 96}
 	for decodeCached, want := range map[int]int64{96: 48, 48: 48, 47: 47, 0: 0} {
 		usage := fmt.Sprintf(`data: {"choices":[],"usage":{"prompt_tokens":100,"completion_tokens":1,"total_tokens":101,"prompt_tokens_details":{"cached_tokens":%d}}}`, decodeCached)
 		s := legOf(t, f, io.NopCloser(strings.NewReader(textEvent+usage+"\n\ndata: [DONE]\n\n")))

@@ -96,7 +96,8 @@ func TestLocality_WhatIsComputedIsKnownByTextBeyondTheKnownTokens(t *testing.T) 
 }
 
 // Once a server has computed a prompt, and its legs are sent, neither what was predicted nor the request keeps the
-// chunks of its text: 6 KB of 200, for as long as its stream goes on. What was computed is not taken back.
+// chunks of its text, 6 KB of 200, for as long as its stream goes on, nor the request what its servers held. What was
+// computed is not taken back.
 func TestLocality_AnOpenStreamKeepsNoChunksOfItsText(t *testing.T) {
 	prompt := testPrompt(6400)
 	f := newTestFleet(t, 2, prompt)
@@ -115,9 +116,16 @@ func TestLocality_AnOpenStreamKeepsNoChunksOfItsText(t *testing.T) {
 	if predicted.enters != nil || predicted.withdraw != nil || predicted.computed != nil {
 		t.Error("the prediction keeps them")
 	}
+	f.Binder.Locality.match(st.bind.prefix)
+	if len(st.bind.prefix.hits.Chain().Hashes) == 0 {
+		t.Fatal("nothing was looked up")
+	}
 	st.dropText()
 	if p := st.bind.prefix; p.text != nil || p.tokens.Text != nil || len(p.tokens.IDs) == 0 {
 		t.Error("the request keeps them, or not its ids:", p.text, p.tokens.Text, len(p.tokens.IDs))
+	}
+	if n := len(st.bind.prefix.hits.Chain().Hashes); n > 0 {
+		t.Errorf("the request keeps %d hashes of its blocks", n)
 	}
 }
 

@@ -76,7 +76,7 @@ func (o *Orchestrator) recordFailure(st *requestState) {
 }
 
 // recordAnswer keeps how much of an answer's prompt was cached, beside what was believed.
-func (o *Orchestrator) recordAnswer(st *requestState, u api.Usage, outputTokens int) {
+func (o *Orchestrator) recordAnswer(st *requestState, u api.Usage, outputTokens int, now time.Time) {
 	if st.bind.continues {
 		return // its prompt was counted with the stream that it continues
 	}
@@ -86,7 +86,6 @@ func (o *Orchestrator) recordAnswer(st *requestState, u api.Usage, outputTokens 
 		// vLLM leaves out cached tokens where there are none.
 		p.Reported = p.Reported || st.bindings[n-1].decode.Server().ReportsCachedTokens()
 	}
-	now := time.Now()
 	o.History.Model(st.req.Model, now).RecordAnswer(p, outputTokens, now)
 }
 

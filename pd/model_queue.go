@@ -30,12 +30,15 @@ type modelQueue struct {
 	returns    queue.ReturnTimes
 
 	snapshot  snapshot
-	applied   *waiter       // whose request the snapshot is turned to; nil: none's
-	support   curve.Support // of the snapshot, if it was asked for
-	supports  bool          // it was
-	look      int64         // number of the look
+	known     knownServers    // that the snapshot is taken of
+	were      []*pools.Server // in the snapshot before: prefill's, and behind them decode's
+	applied   *waiter         // whose request the snapshot is turned to; nil: none's
+	support   curve.Support   // of the snapshot, if it was asked for
+	supports  bool            // it was
+	look      int64           // number of the look
 	servers   order.Servers
 	scratch   []*order.Ticket // some that wait
+	spare     order.Ticket    // its slices are memory for the next request that comes
 	repriced  time.Time       // when stale prices were renewed last
 	forecast  time.Time       // when it was last forecast which of those that wait do so in vain
 	predicted []*prediction   // of requests that went, and that may not have entered them yet
@@ -91,8 +94,9 @@ func (q *modelQueue) decide(now time.Time) {
 	q.enterPredictions()
 	q.refresh(now)
 	others := len(q.waiting) > 0
+	alone := !others && len(q.arrivals) == 1
 	for _, w := range q.arrivals {
-		q.enter(w, now)
+		q.enter(w, alone, now)
 	}
 	clear(q.arrivals)
 	q.arrivals = q.arrivals[:0]
@@ -107,6 +111,7 @@ func (q *modelQueue) decide(now time.Time) {
 		}
 		if w := q.waiting[turn.Ticket.ID]; q.claimTurn(w, turn, now) {
 			delete(q.waiting, turn.Ticket.ID)
+			q.spare.TakeMemory(&w.ticket)
 		} else {
 			q.order.UndoTurn(turn)
 		}
@@ -118,8 +123,9 @@ func (q *modelQueue) decide(now time.Time) {
 
 // refresh takes a new snapshot of the servers.
 func (q *modelQueue) refresh(now time.Time) {
-	prefill, decode := q.snapshot.prefill, q.snapshot.decode
-	q.d.ch.retakeSnapshot(&q.snapshot, q.base, q.base, now)
+	q.were = append(append(q.were[:0], q.snapshot.prefill...), q.snapshot.decode...)
+	prefill, decode := q.were[:len(q.snapshot.prefill)], q.were[len(q.snapshot.prefill):]
+	q.d.ch.retakeSnapshot(&q.snapshot, &q.known, q.base, q.base, now)
 	q.applied, q.supports = nil, false
 	q.priceServers(now)
 	same := func(a, b []*pools.Server) bool {
@@ -149,9 +155,10 @@ func (q *modelQueue) forget(w *waiter) {
 }
 
 // enter lets a request wait, or refuses it at once where no server can serve it or its
-// turn will not come in time.
-func (q *modelQueue) enter(w *waiter, now time.Time) {
+// turn will not come in time. One that comes alone need not wait where a server is free.
+func (q *modelQueue) enter(w *waiter, alone bool, now time.Time) {
 	q.next++
+	w.ticket.TakeMemory(&q.spare)
 	w.ticket.ID, w.ticket.Arrived = q.next, w.request.arrived.Sub(q.d.origin)
 	w.ticket.Class, w.ticket.Tenant = w.request.req.Class, w.request.req.Tenant
 	q.priceRequest(w, now)
@@ -165,6 +172,9 @@ func (q *modelQueue) enter(w *waiter, now time.Time) {
 		q.waiting[q.next] = w
 		return
 	}
+	if alone && q.goAtOnce(w, now) {
+		return
+	}
 	displaced, err := q.admit(w, now)
 	if err != nil {
 		w.complete(bindResult{err: err})
@@ -172,21 +182,42 @@ func (q *modelQueue) enter(w *waiter, now time.Time) {
 	}
 	q.waiting[q.next] = w
 	for _, t := range displaced {
-		q.waiting[t.ID].margin.ObserveMiss(waitShare)
+		q.d.observeGivenUp(q.waiting[t.ID])
 		q.waiting[t.ID].complete(bindResult{err: queue.ErrDisplaced})
 		delete(q.waiting, t.ID)
 	}
 }
 
+// goAtOnce binds a request that has come while no other waits, unless it would have to. It is false for one with a
+// deadline too, whose turn is to be promised.
+func (q *modelQueue) goAtOnce(w *waiter, now time.Time) (gone bool) {
+	if !w.request.req.Deadline.IsZero() {
+		return false
+	}
+	turn, ok := q.order.NextAlone(&w.ticket, &q.servers)
+	if !ok {
+		return false
+	}
+	w.entered = now
+	if q.claimTurn(w, turn, now) {
+		q.spare.TakeMemory(&w.ticket)
+		return true
+	}
+	w.ticket.Latest = w.request.arrived.Add(q.d.maxWait).Sub(q.d.origin)
+	q.order.UndoTurn(turn)
+	q.waiting[w.ticket.ID] = w
+	q.priceServers(now)
+	return true
+}
+
 // admit says which requests give way to a new one, or why it is not let in.
 func (q *modelQueue) admit(w *waiter, now time.Time) (displaced []*order.Ticket, err error) {
-	support := q.supported()
-	limit := q.latest(w, support)
+	limit := q.latest(w)
 	promises := errors.Is(limit.Late, queue.ErrDeadline)
 	if promises {
 		w.margin, w.ticket.Promised = &q.d.waitMargin, true
 	}
-	forecast := order.Forecast{Margin: w.margin.Bound, Supported: support.Of, Promises: promises}
+	forecast := order.Forecast{Margin: w.margin.Bound, Supported: q.supportedOf, Promises: promises}
 	w.ticket.Latest = limit.Until.Sub(q.d.origin)
 	wait, displaced, ok := q.order.Admit(&w.ticket, &q.servers, forecast)
 	if !ok && promises && q.d.ch.takeProbe(w.request, now) {
@@ -206,12 +237,18 @@ func (q *modelQueue) refusal(w *waiter, late error, excess time.Duration, now ti
 	return &queue.Refusal{Late: late, Return: q.returns.Next(excess, q.order.ServiceTime(&w.ticket), now)}
 }
 
-// supported is what the servers have shown of how well prefills are predicted.
+// supported is what the servers have shown of how well prefills are predicted. Most looks do not ask for it, which is to
+// look at each server.
 func (q *modelQueue) supported() *curve.Support {
 	if !q.supports {
 		q.support, q.supports = q.snapshot.candidates.Support(), true
 	}
 	return &q.support
+}
+
+// supportedOf is how many of so many predicted seconds, of so many works, are supported.
+func (q *modelQueue) supportedOf(seconds float64, works int) float64 {
+	return q.supported().Of(seconds, works)
 }
 
 // How long those that only max-wait bounds wait in vain once that shows.
@@ -231,7 +268,7 @@ func (q *modelQueue) giveUp(now time.Time) {
 	least := func(wait time.Duration) time.Duration {
 		return time.Duration(giveUpShare * float64(min(wait, q.d.longMargin.Bound(wait))))
 	}
-	forecast := order.Forecast{Margin: least, Supported: q.supported().Of}
+	forecast := order.Forecast{Margin: least, Supported: q.supportedOf}
 	for _, t := range q.order.GiveUp(&q.servers, forecast, giveUpAfter) {
 		w := q.waiting[t.ID]
 		delete(q.waiting, t.ID)
@@ -240,10 +277,10 @@ func (q *modelQueue) giveUp(now time.Time) {
 }
 
 // latest is until when a request's prefill must begin.
-func (q *modelQueue) latest(w *waiter, support *curve.Support) queue.Limit {
+func (q *modelQueue) latest(w *waiter) queue.Limit {
 	begin := w.request.req.Deadline
 	if !begin.IsZero() {
-		rest := cost.Duration(support.Seconds(q.servers.LeastTTFT(&w.ticket)))
+		rest := cost.Duration(q.supported().Seconds(q.servers.LeastTTFT(&w.ticket)))
 		begin = begin.Add(-q.d.ch.ttftMargin.Prompt.Bound(rest))
 	}
 	return queue.LimitedBy(begin, w.request.arrived.Add(q.d.maxWait), queue.ErrTimeout)
@@ -274,6 +311,7 @@ func (q *modelQueue) renewPrices(now time.Time) {
 		}
 		q.order.Update(t, q.servers.Links)
 	}
+	clear(q.scratch) // it keeps no request that has gone, with its prompt's ids
 }
 
 // priceServers takes over the state of the servers, after a look or a claim.
@@ -337,15 +375,15 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 	default:
 		seen := q.snapshot            // with the servers as they were before
 		if seen.candidates.AreFew() { // and are kept
-			seen.candidates.Prefill, seen.candidates.Decode = slices.Clone(seen.candidates.Prefill), slices.Clone(seen.candidates.Decode)
+			seen.candidates = seen.candidates.Clone()
 		}
 		seen.candidates.RecordOrder(&q.servers)
 		q.d.ch.recordBinding(w.request, &seen, b, now)
 	}
-	if w.request.begun == nil {
+	if len(q.waiting) > 0 && w.request.begun == nil {
 		q.d.observeWait(w, max(w.predictedWait, q.order.Overtaken(&w.ticket)), now.Sub(w.entered)+chosen.Terms.Queue)
 	}
-	if len(q.waiting) == 1 { // no other
+	if len(q.waiting) <= 1 { // no other
 		return true
 	}
 	q.updateLoad(turn.Pair, now)
@@ -363,7 +401,7 @@ func (q *modelQueue) late(w *waiter, chosen *cost.Alternative, now time.Time) bo
 	if !q.d.ch.late(w.request, &q.snapshot.candidates, chosen, chosen.Terms.TTFT(), now) {
 		return false
 	}
-	w.margin.ObserveMiss(waitShare)
+	q.d.observeGivenUp(w)
 	return true
 }
 
@@ -394,7 +432,7 @@ func (q *modelQueue) outdateSharers(bound *bindRequest, b *binding, prefill int)
 			t.Outdated = prefix.extends(b.chosen.Prefill, at, bound.prefix, held)
 		}
 	}
-	clear(q.scratch) // it keeps no request that has gone, with its prompt's ids
+	clear(q.scratch) // likewise
 }
 
 // nextLook is in how long the work ahead on a server will have worn off.

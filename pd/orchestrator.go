@@ -26,6 +26,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
+	"github.com/tandem-gateway/tandem/pools/deadline"
 	"github.com/tandem-gateway/tandem/pools/health"
 )
 
@@ -49,7 +50,8 @@ type Orchestrator struct {
 
 	engines     connector.EngineIDs
 	pulls       sharedPulls
-	differences LogLimiter     // of decode servers that have other tokens of a prompt than prefill: each prompt, while a chat template is rolled out
+	differences LogLimiter // of decode servers that have other tokens of a prompt than prefill: each prompt, while a chat template is rolled out
+	wholeLegs   deadline.Set[wholeLeg]
 	legs        sync.WaitGroup // what may end after its request: prefill legs beside a decode, looks at servers that may be dead
 }
 

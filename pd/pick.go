@@ -27,7 +27,7 @@ type Pick struct {
 	leg    connector.LegRequest
 	span   trace.SpanContext // of the choice, whose trace is that of the request
 	sent   time.Time         // zero before MarkSent
-	sample *transferSample   // nil before MarkSent
+	sample transferSample    // from MarkSent on
 	steps  *stepSampler
 	events int
 	lastAt time.Time
@@ -132,18 +132,18 @@ func (p *Pick) Fallbacks(most int) []*pools.Server {
 func (p *Pick) PredictedCache() (held, computed int) { return p.st.predictedCache() }
 
 // MarkSent records that the proxy sends the request now. Its text is let go, Body's too: an answer may take
-// minutes, and nothing of the request is sent again. It reports whether nothing reads the text from now on.
-func (p *Pick) MarkSent() (letGo bool) {
+// minutes, and nothing of the request is sent again.
+func (p *Pick) MarkSent() {
 	st, b := p.st, p.b
 	p.sent = time.Now()
 	if b.prefill != nil {
-		b.prefill.MarkSent(b.chosen.Terms.FirstStep())
+		b.prefill.MarkSent(b.chosen.Terms.FirstStep(), p.sent)
 	}
 	expected := b.chosen.Terms.FirstStep()
 	if !st.req.Stream {
 		expected += time.Duration(st.req.OutputTokens) * b.chosen.Terms.Step
 	}
-	b.decode.MarkSent(expected)
+	b.decode.MarkSent(expected, p.sent)
 	switch {
 	case st.req.Stream:
 	case b.prefill != nil:
@@ -152,10 +152,9 @@ func (p *Pick) MarkSent() (letGo bool) {
 		b.endsUnseen(st.req)
 	}
 	p.sample = p.o.Binder.beginTransfer(st, b, p.sent)
-	letGo = st.dropText()
+	st.dropText()
 	p.o.dropCandidates(st)
 	p.leg = connector.LegRequest{}
-	return letGo
 }
 
 // MoveTo records that the proxy has sent the request to another server than Decode, one of the
@@ -169,13 +168,14 @@ func (p *Pick) MoveTo(address string) {
 		if s.Address() != address {
 			continue
 		}
-		to, err := s.Claim(pools.Decode, contextWork(p.st.req), true)
+		now := time.Now()
+		to, err := s.Claim(pools.Decode, contextWork(p.st.req), true, now)
 		if err != nil {
 			return
 		}
 		from.Server().Suspect(pools.Decode)
 		from.Release()
-		to.MarkSent(p.b.chosen.Terms.FirstStep())
+		to.MarkSent(p.b.chosen.Terms.FirstStep(), now)
 		p.b.decode, p.steps.server = to, s
 		p.steps.itl, p.st.servedBy = p.o.Metrics.itl.Of(p.st.req.Model, s.ID()), s.ID()
 		return
@@ -185,13 +185,13 @@ func (p *Pick) MoveTo(address string) {
 // RecordContent records a content event of a stream, when it has come, which may only close the answer
 // (api.Meaning).
 func (p *Pick) RecordContent(closes bool, now time.Time) {
-	if p.sample == nil || p.ended {
+	if p.sent.IsZero() || p.ended {
 		return
 	}
 	p.Decode().RecordProgress(now)
 	if p.events++; p.events == 1 {
 		ctx := trace.ContextWithSpanContext(context.Background(), p.span)
-		streamedAnswer{p.o}.learnFirst(ctx, p.st, p.b, p.sample, now.Sub(p.sent), now)
+		streamedAnswer{p.o}.learnFirst(ctx, p.st, p.b, &p.sample, now.Sub(p.sent), now)
 		streamedAnswer{p.o}.recordFirst(ctx, p.st, p.b, p.sent)
 		p.endPrefill()
 	} else if !closes {
@@ -212,7 +212,7 @@ func (p *Pick) Settle(u api.Usage) {
 	if p.events == 0 {
 		p.b.decode.RecordResult(nil)
 		p.sample.whole(now.Sub(p.sent), u.Output, now)
-		p.b.endWhole(p.st.req, u.Output)
+		p.b.endWhole(p.st.req, u.Output, now)
 		p.endPrefill()
 	}
 	if u.Cached.Known {
@@ -268,7 +268,7 @@ func (p *Pick) Release() {
 		if p.sent.IsZero() {
 			p.b.prediction.takeBack()
 		}
-		if p.sample != nil {
+		if !p.sent.IsZero() {
 			p.sample.end()
 		}
 		p.ended = true
@@ -279,7 +279,7 @@ func (p *Pick) Release() {
 
 // end reports whether one of the last reports may be made now.
 func (p *Pick) end() bool {
-	if p.ended || p.sample == nil {
+	if p.ended || p.sent.IsZero() {
 		return false
 	}
 	p.steps.end()

@@ -402,44 +402,28 @@ func TestPick_AFailureIsKeptBesideItsChoice(t *testing.T) {
 }
 
 // Once a request is sent nothing reads its text: where an engine is asked for its tokens still, that is by a copy.
-func TestPick_SaysWhetherItsTextIsReadStill(t *testing.T) {
+func TestPick_NothingReadsItsTextOnceItIsSent(t *testing.T) {
 	overwritten, asked := make(chan struct{}), make(chan string, 8)
 	asking := func(_ context.Context, _ string, body []byte) ([]byte, error) {
 		<-overwritten
 		asked <- string(body)
 		return nil, tokens.ErrRefused
 	}
-	long := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("word ", 1000) + `"}],"max_tokens":8}`
-	for _, x := range []struct {
-		mode   tokens.Mode // "": none
-		text   string
-		letsGo bool
-	}{
-		{"", long, true}, {tokens.Approximate, long, true}, {tokens.Learned, long, true}, {tokens.Engine, long, true},
-		{tokens.Approximate, `{"model":"m","messages":[{"role":"user","content":"word"}],"max_tokens":8}`, true},
-	} {
-		f := newEngineFleet(t, besideSidecars(1, 1))
-		if x.mode != "" {
-			f.Binder.Locality = NewLocality(f.Binder.Locality.Index, func(model string) (*tokens.Source, error) {
-				cfg := tokens.Default()
-				cfg.Mode, cfg.Model, cfg.AskWait = x.mode, model, time.Millisecond
-				return tokens.New(cfg, asking, nil)
-			})
-			t.Cleanup(f.Binder.Locality.Close)
-		}
-		req := requestOf(t, api.Chat, x.text)
-		source := req.Body.Source()
-		p := f.pick(req)
-		if letsGo := p.MarkSent(); letsGo != x.letsGo {
-			t.Errorf("%q, %d bytes: nothing reads it: %v", x.mode, len(x.text), letsGo)
-		}
-		if x.mode == tokens.Engine {
-			clear(source)
-			close(overwritten)
-			if body := <-asked; !strings.Contains(body, "word word") {
-				t.Errorf("the engine was asked for %.200s", body)
-			}
-		}
-		p.Release()
+	f := newEngineFleet(t, besideSidecars(1, 1))
+	f.Binder.Locality = NewLocality(f.Binder.Locality.Index, func(model string) (*tokens.Source, error) {
+		cfg := tokens.Default()
+		cfg.Mode, cfg.Model, cfg.AskWait = tokens.Engine, model, time.Millisecond
+		return tokens.New(cfg, asking, nil)
+	})
+	t.Cleanup(f.Binder.Locality.Close)
+	req := requestOf(t, api.Chat, `{"model":"m","messages":[{"role":"user","content":"`+strings.Repeat("word ", 1000)+`"}],"max_tokens":8}`)
+	source := req.Body.Source()
+	p := f.pick(req)
+	p.MarkSent()
+	clear(source)
+	close(overwritten)
+	if body := <-asked; !strings.Contains(body, "word word") {
+		t.Errorf("the engine was asked for %.200s", body)
 	}
+	p.Release()
 }

@@ -155,10 +155,10 @@ func (ch *Chooser) claimPrefill(r *bindRequest, v *snapshot, b *binding, prefill
 	if b.upTo = ch.pieceEnd(r, v, prefill, decode, now); b.upTo > 0 {
 		work = ch.pieceWork(c, b.upTo, work.Estimate-b.fetch.takes)
 		work.Estimate += b.fetch.takes
-	} else if ends := ch.cutEnds(r, v, &b.chosen.Terms, prefill, decode, now); len(ends) > 0 && ch.claimCuts(v, b, prefill, ends, work) {
+	} else if ends := ch.cutEnds(r, v, &b.chosen.Terms, prefill, decode, now); len(ends) > 0 && ch.claimCuts(v, b, prefill, ends, work, now) {
 		return true
 	}
-	lease, err := v.prefill[prefill].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic)
+	lease, err := v.prefill[prefill].Claim(pools.Prefill, work, v.ignoreBreakers || v.prefillPanic, now)
 	if err != nil {
 		return false
 	}
@@ -168,11 +168,11 @@ func (ch *Chooser) claimPrefill(r *bindRequest, v *snapshot, b *binding, prefill
 
 // claimCuts claims a prefill server for a prompt that is cut: for what is before the first cut, and for each part
 // behind one. False: it refused one of them.
-func (ch *Chooser) claimCuts(v *snapshot, b *binding, prefill int, ends []int, whole curve.Work) bool {
+func (ch *Chooser) claimCuts(v *snapshot, b *binding, prefill int, ends []int, whole curve.Work, now time.Time) bool {
 	server, ignoreBreakers, c := v.prefill[prefill], v.ignoreBreakers || v.prefillPanic, &v.candidates.Prefill[prefill]
 	work := ch.pieceWork(c, ends[0], 0)
 	work.Estimate += b.fetch.takes
-	lease, err := server.Claim(pools.Prefill, work, ignoreBreakers)
+	lease, err := server.Claim(pools.Prefill, work, ignoreBreakers, now)
 	if err != nil {
 		return false
 	}
@@ -188,7 +188,7 @@ func (ch *Chooser) claimCuts(v *snapshot, b *binding, prefill int, ends []int, w
 		lease, err := server.Claim(pools.Prefill, curve.Work{
 			Tokens: part.Tokens - from, Computed: max(1, part.Computed-before.Computed),
 			Estimate: max(0, part.Estimate-before.Estimate) + before.Shared, Shared: before.Shared,
-		}, ignoreBreakers)
+		}, ignoreBreakers, now)
 		if err != nil {
 			b.release()
 			b.prefill, b.upTo, b.behindCuts = nil, 0, nil
@@ -217,7 +217,7 @@ func (b *Binder) BindRest(ctx context.Context, r *bindRequest) (rest *binding, e
 	defer func() { spans.End(span, err) }()
 	start := time.Now()
 	defer func() { r.waited += time.Since(start) }()
-	if rest, err = b.bindLate(ctx, r); errors.Is(err, errBindNow) {
+	if rest, err = b.bindLate(ctx, r, start); errors.Is(err, errBindNow) {
 		rest, err = b.claimPair(r, r.begun.prefill, r.begun.decode)
 	}
 	if errors.Is(err, errBindNow) {

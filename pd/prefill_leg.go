@@ -79,7 +79,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 // What fails is reported.
 func (o *Orchestrator) sendPrefill(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, d *api.Dialect, prompts api.PromptReader) (answer api.Answer, failed *LegError) {
 	server := t.From
-	b.prefill.MarkSent(b.chosen.Terms.Queue + b.chosen.Terms.Prefill)
+	b.prefill.MarkSent(b.chosen.Terms.Queue+b.chosen.Terms.Prefill, time.Now())
 	if answer, failed = (answerKV{o}).sendPrefill(ctx, st, b, t, d); answer.IsOfPrefill() || failed != nil {
 		return answer, failed
 	}

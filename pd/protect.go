@@ -76,7 +76,7 @@ func (sn *Snapshotter) enterSeen(r *bindRequest) {
 // say what they hold.
 func (sn *Snapshotter) protectable(r *bindRequest) (tokens int) {
 	now := time.Now()
-	for _, s := range serving(sn.Fleet.Servers(), r.base, pools.Decode, now) {
+	for _, s := range serving(nil, sn.Fleet.Servers(), r.base, pools.Decode, now) {
 		if c := candidateOf(s, now); c.Protectable() && r.prefix.hits.Knows(s.ID()) {
 			tokens += kvTokens(s, now)
 		}

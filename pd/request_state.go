@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/decision"
@@ -30,6 +31,7 @@ type requestState struct {
 	bind    bindRequest
 
 	bindings    []*binding        // one for each attempt
+	firstOfThem [1]*binding       // where the first lies, which mostly is all
 	earlier     []decision.Choice // of the legs that a stream had before
 	boundAt     time.Time
 	hits        hits // of the prompt, on the server that was chosen to compute it
@@ -69,6 +71,9 @@ func (st *requestState) continuation(rest *Request) *requestState {
 
 // recordBinding keeps the servers of an attempt.
 func (st *requestState) recordBinding(b *binding) {
+	if st.bindings == nil {
+		st.bindings = st.firstOfThem[:0]
+	}
 	st.bindings, st.boundAt = append(st.bindings, b), time.Now()
 	if b.handoff == nil {
 		st.hits = b.hits
@@ -122,10 +127,10 @@ func (st *requestState) causeOfDeath(failed *LegError) retry.Death {
 }
 
 // dropText lets go of the client's text once its stream is open: what the transcript keeps is all that may
-// be sent again. It is for when the legs are sent. It reports whether nothing reads the text from now on.
-func (st *requestState) dropText() (letGo bool) {
+// be sent again. A leg that is under way has its own.
+func (st *requestState) dropText() {
 	if st.transcript != nil && st.transcript.NeedsText() {
-		return false
+		return
 	}
 	st.client.Fingerprint() // which is made of the text
 	client := st.client.withoutText()
@@ -145,20 +150,22 @@ func (st *requestState) dropText() (letGo bool) {
 		if len(p.tokens.IDs) > 0 { // by which what is left of a stream that breaks is placed
 			p.text, p.tokens.Text = nil, nil
 		}
+		if !st.teachesStore() {
+			p.hits = kvstate.Hits{}
+		}
 	}
 	st.releaseText()
-	return st.transcript == nil
 }
 
-// dropTextOnceSent returns what is dropText as soon as the binding's legs are sent, and says so.
-func (st *requestState) dropTextOnceSent(b *binding) func() (done bool) {
-	return func() bool {
-		if !b.isSent() {
-			return false
-		}
-		st.dropText()
-		return true
+// beside is the request for a leg in another goroutine, while the text may be let go of here. The leg calls release when it
+// has ended.
+func (st *requestState) beside() (own *requestState, release func()) {
+	leg := *st
+	if leg.bind.prefix.teaches() {
+		prefix := *leg.bind.prefix
+		leg.bind.prefix = &prefix
 	}
+	return &leg, st.holdText()
 }
 
 // release gives back whatever servers are still held.

@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/decision"
+	"github.com/tandem-gateway/tandem/pd/order"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/curve"
@@ -466,7 +467,7 @@ func TestTransferSample_WhoWaitsForRoomTakesNoLink(t *testing.T) {
 			t.Fatalf("%+v, %v", b, err)
 		}
 		decode := b.decode.Server()
-		before, err := decode.Claim(pools.Decode, curve.Work{Tokens: c.tokens, Prompt: c.tokens}, false)
+		before, err := decode.Claim(pools.Decode, curve.Work{Tokens: c.tokens, Prompt: c.tokens}, false, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -501,15 +502,15 @@ func TestTransferSample_TeachesTheLink(t *testing.T) {
 			b.handoff.RecordPrefill(tr, answered(t, `{"usage":{"prompt_tokens":6400},"kv_transfer_params":{"remote_block_ids":[[1]]}}`), now)
 			sample := f.Binder.beginTransfer(st, b, now)
 			if busy {
-				lease, err := b.decode.Server().Claim(pools.Decode, curve.Work{}, false)
+				lease, err := b.decode.Server().Claim(pools.Decode, curve.Work{}, false, time.Now())
 				if err != nil {
 					t.Fatal(err)
 				}
-				lease.BeginLocalPrefill(curve.Work{Tokens: 1000, Estimate: time.Second})
+				lease.BeginLocalPrefill(curve.Work{Tokens: 1000, Estimate: time.Second}, time.Now())
 				t.Cleanup(lease.Release)
 			}
 			believed := func(at time.Time) float64 {
-				return f.Binder.Links.Table([]cost.Candidate{{ID: sample.from.ID, Topology: sample.from.Topology}}, []cost.Candidate{{ID: sample.to.ID, Topology: sample.to.Topology}}, at).After(0, 0, sample.bytes)
+				return f.Binder.Links.Table([]cost.Candidate{{ID: sample.from.ID, Topology: sample.from.Topology}}, []cost.Candidate{{ID: sample.to.ID, Topology: sample.to.Topology}}, at).After(0, order.Pair{}, 1, sample.bytes)
 			}
 			before := believed(now)
 			for range 10 { // the first of a pair may be what connecting takes
@@ -549,7 +550,7 @@ func TestTransferSample_ReadingALongPromptIsNoTransfer(t *testing.T) {
 		b.handoff.RecordPrefill(tr, answered(t, `{"usage":{"prompt_tokens":40000},"kv_transfer_params":{"remote_block_ids":[[1]]}}`), now)
 		believed := func(at time.Time) float64 {
 			from, to := candidateOf(b.handoff.From, now), candidateOf(b.decode.Server(), now)
-			return f.Binder.Links.Table([]cost.Candidate{from}, []cost.Candidate{to}, at).After(0, 0, 5e6)
+			return f.Binder.Links.Table([]cost.Candidate{from}, []cost.Candidate{to}, at).After(0, order.Pair{}, 1, 5e6)
 		}
 		before := believed(now)
 		for range 10 { // the first of a pair may be what connecting takes

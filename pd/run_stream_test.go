@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/loadtest/testlog"
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/firsttoken"
 	"github.com/tandem-gateway/tandem/pd/retry"
 	"github.com/tandem-gateway/tandem/pools"
@@ -69,6 +70,39 @@ func TestStream_ABrokenStreamIsContinued(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A stream whose event does not end is not continued where long events have no more memory: another engine would send the
+// same, and the budget of retries is for streams whose servers die.
+func TestStream_AnEventForWhichThereIsNoRoomEndsIt(t *testing.T) {
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 3})
+	f.Answers = enginehttp.NewAnswerBudget(2<<20, func() bool { return false })
+	through := f.Transport
+	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+		resp, err := through.RoundTrip(r)
+		if err == nil && strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+			whole, failed := io.ReadAll(resp.Body)
+			if failed != nil {
+				return nil, failed
+			}
+			events := bytes.SplitAfter(whole, []byte("\n\n"))
+			some := bytes.Join(events[:6], nil)
+			resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(some), strings.NewReader("data: "+strings.Repeat("a", 5<<20))))
+		}
+		return resp, err
+	})
+	got, err := f.run(t.Context(), f.asks(api.Chat, streamed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(got.err, api.ErrEventsHeld) || got.text == "" {
+		t.Errorf("it ends with %v behind %q", got.err, got.text)
+	}
+	f.nothingIsLeft()
+	f.wantMetrics(map[string]float64{"tandem_streams_broken_total": 1, "tandem_continuations_total": 1, "tandem_retry_budget_exhausted_total": 0})
+	if n := f.metric("tandem_continuations_total", "outcome", "refused"); n != 1 {
+		t.Errorf("%v continuations were refused", n)
 	}
 }
 

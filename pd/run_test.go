@@ -199,64 +199,6 @@ func TestRun_PrefillIsNotAwaitedForEverAfterDecode(t *testing.T) {
 	})
 }
 
-// Where legs run together the client's text is let go in the midst of the stream, as soon as prefill's leg,
-// which reads it too, has ended.
-func TestRun_TextIsLetGoWhenBothLegsHaveReadIt(t *testing.T) {
-	for name, read := range map[string]func(*Stream) error{
-		"waited for": func(s *Stream) error { _, err := s.Next(); return err },
-		"is there": func(s *Stream) error {
-			if _, here := s.Here(); !here {
-				return errEmpty
-			}
-			return nil
-		},
-	} {
-		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { letsTextGo(t, read) }) })
-	}
-}
-
-// letsTextGo serves a stream whose events are read so.
-func letsTextGo(t *testing.T, read func(*Stream) error) {
-	f := newTestFleet(t, 1, testPrompt(100))
-	f.becomesSGLangPair(t)
-	prefilled := make(chan struct{})
-	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
-		if r.URL.Host == "10.8.0.2:8000" {
-			body := io.NopCloser(strings.NewReader(textEvent + textEvent + textEvent + "data: [DONE]\n\n"))
-			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: body, Request: r}, nil
-		}
-		<-prefilled
-		return slowly(0, 0)(r)
-	})
-	st := f.arrives(testPrompt(100), time.Now())
-	st.client.Body, st.client.Stream = aggregatedRequest(t, true).Body, true
-	answer, err := f.Run(t.Context(), st.client)
-	if err != nil || answer.Prefill == "" {
-		t.Fatalf("%+v, %v", answer, err)
-	}
-	defer answer.Stream.Close()
-	next := func() {
-		t.Helper()
-		if err := read(answer.Stream); err != nil {
-			t.Fatal(err)
-		}
-	}
-	next()
-	if answer.Stream.letGo == nil {
-		t.Error("it was let go while prefill may read it")
-	}
-	sent := answer.leg.handoff
-	if sent.Leg.Body.Len() == 0 {
-		t.Error("decode's leg was let go")
-	}
-	close(prefilled)
-	f.Wait()
-	next()
-	if answer.Stream.letGo != nil || sent.Leg.Body.Len() != 0 {
-		t.Error("it is held although both legs have ended")
-	}
-}
-
 // A stream that has ended is forgotten: what its server would call when it falls would hold the
 // request for as long as the server lives.
 func TestRun_AServerHoldsNothingOfAStreamThatEnded(t *testing.T) {

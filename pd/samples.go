@@ -50,8 +50,8 @@ const (
 // traveled. Where decode has to wait for room, or
 // computes prompts itself, or has pulled pieces of the prompt before, its time says nothing of the link.
 // The link is taken all the same, unless it waits for room.
-func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) *transferSample {
-	c := &transferSample{server: b.decode.Server(), step: b.chosen.Terms.Step}
+func (ch *Chooser) beginTransfer(st *requestState, b *binding, now time.Time) transferSample {
+	c := transferSample{server: b.decode.Server(), step: b.chosen.Terms.Step}
 	b.expected.End()
 	if !b.handoff.HasKV() || b.chosen.Terms.KVRoom > 0 || !ch.kvFits(c.server, now) {
 		return c
@@ -143,7 +143,11 @@ func (c *transferSample) teaches(now time.Time) bool {
 }
 
 // end says that the transfer is no longer under way.
-func (c *transferSample) end() { c.transfer.End(time.Now()) }
+func (c *transferSample) end() {
+	if c.transfer != nil {
+		c.transfer.End(time.Now())
+	}
+}
 
 // computesPrompts reports whether a server has prompts to compute, between the steps of
 // its batch.
@@ -153,29 +157,34 @@ func computesPrompts(s *pools.Server, now time.Time) bool {
 
 // countAnswer counts the tokens of an answer, and learns from its usage how long the prompt
 // was. Its cached tokens are those on the server that computed the prompt.
-func (o *Orchestrator) countAnswer(st *requestState, u api.Usage, events int) {
+func (o *Orchestrator) countAnswer(st *requestState, u api.Usage, events int, now time.Time) {
 	o.Metrics.countTokens(st, u, events)
-	o.recordAnswer(st, u, outputTokens(u, events))
-	o.Binder.learnPrompt(st, u.Prompt)
+	o.recordAnswer(st, u, outputTokens(u, events), now)
+	o.Binder.learnPrompt(st, u.Prompt, now)
 	o.Binder.judgeStore(st, u.Cached)
 }
 
 // judgeStore holds what a KV store outside the engines was believed to have of the prompt, behind
 // what the server that computed it has itself, against what that found cached.
 func (ch *Chooser) judgeStore(st *requestState, cached api.Count) {
-	if held := st.hits.held; cached.Known && held.Disk > held.GPU && !st.bind.continues && st.req.Answers <= 1 {
+	if cached.Known && st.teachesStore() {
 		ch.Locality.Index.RecordCached(st.hits.server, &st.bind.prefix.hits, cached.Tokens)
 	}
 }
 
+// teachesStore reports whether what is found cached of the prompt shows what a KV store has of it.
+func (st *requestState) teachesStore() bool {
+	return st.hits.held.Disk > st.hits.held.GPU && !st.bind.continues && st.req.Answers <= 1
+}
+
 // learnPrompt learns from an answer how long its prompt was. One that continues a stream has
 // another prompt than the request, and several samples may each count theirs.
-func (ch *Chooser) learnPrompt(st *requestState, prompt api.Count) {
+func (ch *Chooser) learnPrompt(st *requestState, prompt api.Count, now time.Time) {
 	if st.bind.continues || !prompt.Known || st.req.Answers > 1 || !st.req.Body.Get("truncate_prompt_tokens").Null() {
 		return
 	}
 	ch.Metrics.choices.ObservePrompt(st.req.Model, st.req.PromptTokens, prompt.Tokens)
-	ch.Prompts.Observe(st.client.Size, prompt.Tokens, time.Now())
+	ch.Prompts.Observe(st.client.Size, prompt.Tokens, now)
 	st.bind.prefix.counted(prompt.Tokens)
 }
 
@@ -192,13 +201,13 @@ func (o *Orchestrator) mostTokens(st *requestState) int {
 
 // learnOutput learns from an answer that came to its end how long answers are, and keeps
 // how far off the prediction was. One that another stream began is not a whole answer.
-func (ch *Chooser) learnOutput(st *requestState, u api.Usage) {
+func (ch *Chooser) learnOutput(st *requestState, u api.Usage, now time.Time) {
 	tokens := u.Output.Tokens / max(1, st.req.Answers)
 	if st.bind.continues || st.req.OutputTokens <= 0 || tokens <= 0 {
 		return
 	}
 	ch.Metrics.choices.ObserveOutput(st.req.Model, st.req.OutputTokens, tokens)
-	ch.Outputs.Observe(st.req.Expected(), tokens, time.Now())
+	ch.Outputs.Observe(st.req.Expected(), tokens, now)
 }
 
 // gapsPerSample is how many gaps between tokens make one sample of a decode step:

@@ -1,7 +1,6 @@
 package pd
 
 import (
-	"slices"
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
@@ -19,16 +18,6 @@ type serverFacts struct {
 	pulls          bool          // it pulls what a third server holds
 	missesHandoffs bool          // as a prefill server it has handed nothing over lately
 	ready          time.Duration // until it can take requests for the snapshot's model
-}
-
-func (sn *Snapshotter) facts(to []serverFacts, servers []*pools.Server, model string, now time.Time) []serverFacts {
-	to = slices.Grow(to, len(servers))
-	for _, s := range servers {
-		at := sn.factsOf(s)
-		at.ready, at.missesHandoffs = sn.ready(s, model, now), s.MissesHandoffs(now)
-		to = append(to, at)
-	}
-	return to
 }
 
 func (sn *Snapshotter) factsOf(s *pools.Server) serverFacts {

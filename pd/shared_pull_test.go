@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -225,6 +226,24 @@ func TestLeadingTokens_Common(t *testing.T) {
 		theirs, _ := leadingTokensOf(c.theirs, 192)
 		if got := mine.common(&theirs); got != c.want {
 			t.Errorf("%s: %d tokens in common, want %d", name, got, c.want)
+		}
+	}
+}
+
+// Two slices are alike up to their first difference, wherever it is, or to the end of the shorter one.
+func TestEqual_EndsAtTheFirstDifference(t *testing.T) {
+	whole := make([]uint32, 200)
+	for i := range whole {
+		whole[i] = uint32(i)
+	}
+	for n := range whole {
+		other := slices.Clone(whole)
+		other[n]++
+		if got := equal(whole, other); got != n {
+			t.Errorf("%d are alike of slices that differ at %d", got, n)
+		}
+		if got, same := equal(slices.Clone(whole[:n]), whole), equal(whole[:n], whole); got != n || same != n {
+			t.Errorf("%d and %d are alike of a beginning of %d", got, same, n)
 		}
 	}
 }

@@ -17,14 +17,15 @@ import (
 
 // snapshot is what a choice is made from: the servers of a model and what is known of them.
 type snapshot struct {
-	model, base               string          // the base model is the model itself, or what it is an adapter of
-	prefill, decode           []*pools.Server // by their numbers among the candidates
-	prefillFacts, decodeFacts []serverFacts   // likewise
-	pulls                     bool            // some of them pull what a third server holds
-	candidates                cost.Candidates
-	prefillPanic, decodePanic bool
-	ignoreBreakers            bool               // claim without asking breakers
-	handoff                   *connector.Handoff // decode only: prefill is done
+	model, base                 string          // the base model is the model itself, or what it is an adapter of
+	prefill, decode             []*pools.Server // by their numbers among the candidates
+	prefillFacts, decodeFacts   []serverFacts   // likewise
+	usablePrefill, usableDecode []*pools.Server // of them, for claims that ask nobody
+	pulls                       bool            // some of them pull what a third server holds
+	candidates                  cost.Candidates
+	prefillPanic, decodePanic   bool
+	ignoreBreakers              bool               // claim without asking breakers
+	handoff                     *connector.Handoff // decode only: prefill is done
 
 	strangers []strangers // that could fetch what the request lacks, and have not met
 
@@ -51,28 +52,47 @@ type Snapshotter struct {
 // takeSnapshot looks at all servers of a model. Those that may take nothing now are out.
 func (sn *Snapshotter) takeSnapshot(model, base string, now time.Time) snapshot {
 	var v snapshot
-	sn.retakeSnapshot(&v, model, base, now)
+	sn.retakeSnapshot(&v, nil, model, base, now)
 	return v
 }
 
-// retakeSnapshot is takeSnapshot into the memory of one that is not needed any more.
-func (sn *Snapshotter) retakeSnapshot(v *snapshot, model, base string, now time.Time) {
-	all, share := sn.Fleet.Servers(), sn.Fleet.EjectShare()
-	prefills, decodes := serving(all, model, pools.Prefill, now), serving(all, model, pools.Decode, now)
-	prefill, panicking := pools.Candidates(prefills, model, pools.Prefill, share, now)
-	decode, panicked := pools.Candidates(decodes, model, pools.Decode, share, now)
+// retakeSnapshot is takeSnapshot into the memory of one that is not needed any more. known is what earlier looks for the
+// model found of servers; nil: nothing is kept.
+func (sn *Snapshotter) retakeSnapshot(v *snapshot, known *knownServers, model, base string, now time.Time) {
+	all := sn.Fleet.Servers()
 	*v = snapshot{
-		model: model, base: base, prefill: prefills, decode: decodes,
-		prefillPanic: panicking, decodePanic: panicked,
-		prefillFacts: v.prefillFacts[:0], decodeFacts: v.decodeFacts[:0], strangers: v.strangers[:0],
-		candidates: cost.Candidates{Prefill: v.candidates.Prefill[:0], Decode: v.candidates.Decode[:0]},
+		model: model, base: base, prefill: roomFor(v.prefill, all, pools.Prefill), decode: roomFor(v.decode, all, pools.Decode),
+		usablePrefill: v.usablePrefill, usableDecode: v.usableDecode, strangers: v.strangers[:0],
+		prefillFacts: roomFor(v.prefillFacts, all, pools.Prefill), decodeFacts: roomFor(v.decodeFacts, all, pools.Decode),
+		candidates: cost.Candidates{Prefill: roomFor(v.candidates.Prefill, all, pools.Prefill), Decode: roomFor(v.candidates.Decode, all, pools.Decode)},
 	}
-	v.prefillFacts, v.decodeFacts = sn.facts(v.prefillFacts, v.prefill, model, now), sn.facts(v.decodeFacts, v.decode, model, now)
-	pulls := func(at serverFacts) bool { return at.pulls }
-	v.pulls = slices.ContainsFunc(v.prefillFacts, pulls) || slices.ContainsFunc(v.decodeFacts, pulls)
-	tokenBytes := kvBytesPerToken(v.prefill, v.decode)
-	v.candidates.Prefill = sn.candidates(v.candidates.Prefill, v.prefill, prefill, &twins{}, tokenBytes, now)
-	v.candidates.Decode = sn.candidates(v.candidates.Decode, v.decode, decode, &twins{v.prefill, v.candidates.Prefill}, tokenBytes, now)
+	var prefills, decodes standings
+	var nothing knownServers
+	if known == nil {
+		known = &nothing
+	} else {
+		sn.dropOutdated(known, len(all))
+	}
+	for i, s := range all {
+		k := known.look(sn, i, s, model, now)
+		if !k.serves {
+			continue
+		}
+		v.pulls = v.pulls || k.facts.pulls
+		if s.Role.Serves(pools.Prefill) {
+			v.prefill, v.prefillFacts = append(v.prefill, s), append(v.prefillFacts, k.facts)
+			v.candidates.Prefill = append(v.candidates.Prefill, k.candidate)
+			v.candidates.Prefill[len(v.candidates.Prefill)-1].Excluded = prefills.add(&k.legs[0], now)
+		}
+		if s.Role.Serves(pools.Decode) {
+			v.decode, v.decodeFacts = append(v.decode, s), append(v.decodeFacts, k.facts)
+			v.candidates.Decode = append(v.candidates.Decode, k.candidate)
+			v.candidates.Decode[len(v.candidates.Decode)-1].Excluded = decodes.add(&k.legs[1], now)
+		}
+	}
+	v.usablePrefill, v.prefillPanic = sn.leaveOutUnusable(v.usablePrefill, v.prefill, v.candidates.Prefill, &prefills, model, pools.Prefill, now)
+	v.usableDecode, v.decodePanic = sn.leaveOutUnusable(v.usableDecode, v.decode, v.candidates.Decode, &decodes, model, pools.Decode, now)
+	averageTokenBytes(v.candidates.Prefill, v.candidates.Decode)
 	cost.JudgeByPeers(&v.candidates)
 	sn.protect(v)
 	sn.setShares(v)
@@ -80,9 +100,74 @@ func (sn *Snapshotter) retakeSnapshot(v *snapshot, model, base string, now time.
 	v.candidates.Links = sn.Links.Table(v.candidates.Prefill, v.candidates.Decode, now)
 }
 
-// serving is the servers of a role that serve a model, or served it when last up.
-func serving(all []*pools.Server, model string, role pools.Role, now time.Time) []*pools.Server {
-	out := make([]*pools.Server, 0, len(all))
+// roomFor is room for something of each server of a role, in which nothing is: that of a list of which nothing is read any
+// more, where there is some.
+func roomFor[T any](list []T, all []*pools.Server, role pools.Role) []T {
+	if cap(list) > 0 {
+		return list[:0]
+	}
+	n := 0
+	for _, s := range all {
+		if s.Role.Serves(role) {
+			n++
+		}
+	}
+	return make([]T, 0, n)
+}
+
+// standings are what is known of the servers of a role by themselves: whether they may be chosen.
+type standings struct {
+	judged     bool // some are judged by what the others are like
+	unhindered int  // servers that nothing speaks against
+	slow       int  // of them, those that start slowly
+}
+
+// add adds a server, and reports whether it may not be chosen.
+func (a *standings) add(leg *legState, now time.Time) (out bool) {
+	switch leg.standing {
+	case pools.Out:
+		return true
+	case pools.Judged:
+		a.judged = true
+		return false
+	}
+	a.unhindered++
+	if now.Before(leg.slowUntil) {
+		a.slow++
+	}
+	return false
+}
+
+// settled reports whether the servers that are not out may all be chosen: where all start slowly, none is spared.
+func (a *standings) settled() bool {
+	return !a.judged && (a.slow == 0 || a.slow == a.unhindered)
+}
+
+// leaveOutUnusable marks the servers of a role that may not be chosen now, and returns the others. Those that are out are
+// marked.
+func (sn *Snapshotter) leaveOutUnusable(room, servers []*pools.Server, candidates []cost.Candidate, known *standings, model string, role pools.Role, now time.Time) (usable []*pools.Server, panicking bool) {
+	if known.settled() {
+		usable = room[:0]
+		for i, s := range servers {
+			if !candidates[i].Excluded {
+				usable = append(usable, s)
+			}
+		}
+		return usable, false
+	}
+	usable, panicking = pools.Candidates(room, servers, model, role, sn.Fleet.EjectShare(), now)
+	next := usable // in the same order
+	for i, s := range servers {
+		if candidates[i].Excluded = len(next) == 0 || next[0] != s; !candidates[i].Excluded {
+			next = next[1:]
+		}
+	}
+	return usable, panicking
+}
+
+// serving is the servers of a role that serve a model, or served it when last up, in room that nothing is read of.
+func serving(room, all []*pools.Server, model string, role pools.Role, now time.Time) []*pools.Server {
+	out := slices.Grow(room[:0], len(all))
 	for _, s := range all {
 		if s.Role.Serves(role) && s.Serves(model, now) {
 			out = append(out, s)
@@ -91,58 +176,23 @@ func serving(all []*pools.Server, model string, role pools.Role, now time.Time) 
 	return out
 }
 
-// kvBytesPerToken is the mean of what servers of a model say of it, 0 if none does. It is that of all of them: of two
-// servers the one that has shown nothing yet is not to look cheaper or dearer for that.
-func kvBytesPerToken(prefill, decode []*pools.Server) float64 {
+// averageTokenBytes makes what servers of a model say of the bytes of a token's KV the mean of all that say so, 0 if none
+// does: of two servers the one that has shown nothing yet is not to look cheaper or dearer for that.
+func averageTokenBytes(prefill, decode []cost.Candidate) {
 	sum, known := 0.0, 0
-	for _, servers := range [...][]*pools.Server{prefill, decode} {
-		for _, s := range servers {
-			if shown := s.KVBytesPerToken(); shown > 0 {
+	for _, servers := range [...][]cost.Candidate{prefill, decode} {
+		for i := range servers {
+			if shown := servers[i].KVBytesPerToken; shown > 0 {
 				sum, known = sum+shown, known+1
 			}
 		}
 	}
-	return sum / float64(max(1, known))
-}
-
-// candidates appends what is known of servers, of which only the usable may be chosen; they
-// are in the same order. Those that have twins are not looked at again.
-func (sn *Snapshotter) candidates(to []cost.Candidate, servers, usable []*pools.Server, looked *twins, tokenBytes float64, now time.Time) []cost.Candidate {
-	to = slices.Grow(to, len(servers))[:len(servers)]
-	for i, s := range servers {
-		c := &to[i]
-		if twin := looked.of(s); twin != nil {
-			*c = *twin
-		} else {
-			setCandidate(c, s, now)
-		}
-		c.KVBytesPerToken = tokenBytes
-		if c.Excluded = len(usable) == 0 || usable[0] != s; !c.Excluded {
-			usable = usable[1:]
+	mean := sum / float64(max(1, known))
+	for _, servers := range [...][]cost.Candidate{prefill, decode} {
+		for i := range servers {
+			servers[i].KVBytesPerToken = mean
 		}
 	}
-	return to
-}
-
-// twins is the prefill servers of a look, among which are those of the decode servers that do both, in the same order:
-// what is known of a server is the same for both roles.
-type twins struct {
-	servers    []*pools.Server
-	candidates []cost.Candidate
-}
-
-// of is what the look found of a server as a prefill server, nil if it is none. Servers are asked for in their order.
-func (t *twins) of(s *pools.Server) *cost.Candidate {
-	if s.Role != pools.Both {
-		return nil
-	}
-	at := slices.Index(t.servers, s)
-	if at < 0 {
-		return nil
-	}
-	twin := &t.candidates[at]
-	t.servers, t.candidates = t.servers[at+1:], t.candidates[at+1:]
-	return twin
 }
 
 // applyRequest turns the snapshot to a request: what servers hold of its prompt now, and how
@@ -393,17 +443,12 @@ func candidateOf(s *pools.Server, now time.Time) (c cost.Candidate) {
 
 // setCandidate is candidateOf into the memory of another one: it is half a kilobyte.
 func setCandidate(c *cost.Candidate, s *pools.Server, now time.Time) {
-	prefill, sent := s.InFlightOfLegs(now)
 	*c = cost.Candidate{
 		ID:       s.ID(),
 		Class:    s.CompatibilityKey(),
 		Group:    s.GroupNumber(),
 		Topology: topologyOf(s),
 		Both:     s.Role == pools.Both,
-		Queued:   prefill.Requests,
-		Running:  sent.Requests,
-		Decodes:  sent.Requests,
-		KVUsed:   sent.Tokens,
 	}
 	block := s.BlockTokens()
 	if connector.KeepsPieces(s) && !s.LosesPieces(now) {
@@ -415,11 +460,17 @@ func setCandidate(c *cost.Candidate, s *pools.Server, now time.Time) {
 	prefills, steps := s.Beliefs(now)
 	c.Prefill, c.PrefillKnown, c.PrefillError, c.Evidence = prefills.Curve, prefills.Confidence, prefills.Error, s.Evidence()
 	c.Step, c.StepKnown, c.StepError = steps.Curve, steps.Confidence, steps.Error
+	setLoad(c, s, now)
+}
+
+// setLoad writes the load of a server whose curves are written.
+func setLoad(c *cost.Candidate, s *pools.Server, now time.Time) {
+	prefill, sent := s.InFlightOfLegs(now)
 	load := s.FreshLoad(now)
-	c.Forming, c.Rest = prefill.Forming, prefill.Rest
+	c.Queued, c.Forming, c.Rest = prefill.Requests, prefill.Forming, prefill.Rest
 	c.Queue = prefill.Queue + load.ExternalQueue(c.Prefill, now)
-	c.Running += int(load.ExternalRunning.Value)
-	c.KVUsed += int(load.ExternalKV.Value)
+	c.Decodes, c.Running = sent.Requests, sent.Requests+int(load.ExternalRunning.Value)
+	c.KVUsed = sent.Tokens + int(load.ExternalKV.Value)
 	c.KVFree, c.KVKnown = s.KVFree(prefill, sent, load, now)
 }
 

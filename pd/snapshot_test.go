@@ -83,7 +83,7 @@ func TestCandidateOf_AStreamThatEndedSinceTheEngineCountedItIsGone(t *testing.T)
 	s := f.Fleet.Servers()[1]
 	running := func() int { return candidateOf(s, time.Now()).Running }
 	claim := func() *pools.Lease {
-		lease, err := s.Claim(pools.Decode, curve.Work{Tokens: 100}, false)
+		lease, err := s.Claim(pools.Decode, curve.Work{Tokens: 100}, false, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +123,7 @@ func TestCandidateOf_RoomOfWhatHasEnded(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(100))
 	s := f.Fleet.Servers()[1]
 	claim := func() *pools.Lease {
-		lease, err := s.Claim(pools.Decode, curve.Work{Tokens: 1_000, Prompt: 900}, false)
+		lease, err := s.Claim(pools.Decode, curve.Work{Tokens: 1_000, Prompt: 900}, false, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,11 +171,11 @@ func TestCandidateOf_RoomForPromptsThatBeginAlike(t *testing.T) {
 	f := newTestFleet(t, 1, testPrompt(100))
 	s := f.Fleet.Servers()[1]
 	for range 6 {
-		lease, err := s.Claim(pools.Decode, curve.Work{Tokens: 30_100, Prompt: 30_000}, false)
+		lease, err := s.Claim(pools.Decode, curve.Work{Tokens: 30_100, Prompt: 30_000}, false, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
-		lease.MarkSent(time.Hour)
+		lease.MarkSent(time.Hour, time.Now())
 		t.Cleanup(lease.Release)
 	}
 	says := func(used float64) {

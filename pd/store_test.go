@@ -38,6 +38,7 @@ func TestStore_UsageJudgesIt(t *testing.T) {
 		believed bool
 	}{
 		"nothing was found":     {none, func(*requestState) {}, false},
+		"its stream is open":    {none, func(st *requestState) { st.client = st.req; st.dropText() }, false},
 		"all was":               {api.Count{Known: true, Tokens: 160}, func(*requestState) {}, true},
 		"usage does not say":    {api.Count{}, func(*requestState) {}, true},
 		"it continues a stream": {none, func(st *requestState) { st.bind.continues = true }, true},

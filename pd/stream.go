@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/tandem-gateway/tandem/pd/api"
 )
@@ -21,15 +22,7 @@ type Stream struct {
 	broke      bool                                              // one of them did
 	ended      bool                                              // by us: its last leg broke behind the answer
 	once       sync.Once
-	leave      func()             // the queue
-	letGo      func() (done bool) // of the client's text, once nobody reads it; nil: that was done
-}
-
-// dropText lets go of the client's text unless a leg may still read it.
-func (s *Stream) dropText() {
-	if s.letGo != nil && s.letGo() {
-		s.letGo = nil
-	}
+	leave      func() // the queue
 }
 
 // Next returns the next bytes for the client: one event or several that came
@@ -39,7 +32,6 @@ func (s *Stream) Next() ([]byte, error) {
 	if s.ended {
 		return nil, io.EOF
 	}
-	s.dropText()
 	for {
 		out, err := s.next()
 		if err == nil || s.continueOn == nil {
@@ -63,7 +55,7 @@ func (s *Stream) Next() ([]byte, error) {
 		}
 		s.broke = true
 		s.follow(next.leg)
-		s.behind, s.continueOn, s.letGo = next.behind, next.continueOn, next.letGo
+		s.behind, s.continueOn = next.behind, next.continueOn
 	}
 }
 
@@ -73,7 +65,6 @@ func (s *Stream) Await() {
 	if s.ended || s.behind != nil {
 		return
 	}
-	s.dropText()
 	s.leg.Await()
 }
 
@@ -84,7 +75,6 @@ func (s *Stream) Follow(each func() (goOn bool)) (began bool) {
 	if s.ended || s.behind != nil {
 		return false
 	}
-	s.dropText()
 	return s.leg.Follow(each)
 }
 
@@ -93,7 +83,6 @@ func (s *Stream) Here() (out []byte, here bool) {
 	if s.ended || s.behind != nil {
 		return nil, false
 	}
-	s.dropText() // a prefill that ended behind the first event is noticed here
 	return s.leg.Here()
 }
 
@@ -208,13 +197,13 @@ func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
 	if b.handoff.GoesOn() {
 		events++ // prefill's
 	}
-	counted := b.countedUsage(r.Usage)
-	o.countAnswer(st, counted, events)
+	counted, now := b.countedUsage(r.Usage), time.Now()
+	o.countAnswer(st, counted, events, now)
 	st.measureUsage(b, counted)
 	st.recordEnd(o.Decisions, b, broken)
 	if r.Err == nil {
 		o.compareCounts(st, b, r.Usage)
-		o.Binder.learnOutput(st, r.Usage)
+		o.Binder.learnOutput(st, r.Usage, now)
 		o.Suspects.Acquit(st.client, b.handoff.HasKV())
 	}
 }

@@ -72,7 +72,7 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 		b.legIDs = new(answerkv.IDs)
 		part.Body, hideIDs = askForIDs(part.Body)
 	}
-	b.decode.MarkSent(b.chosen.Terms.FirstStep())
+	b.decode.MarkSent(b.chosen.Terms.FirstStep(), start)
 	sample := o.Binder.beginTransfer(st, b, start)
 	defer sample.end()
 	resp, err := send(legCtx, o.Transport, server, st.req.Dialect.Path, id, st.req.Header, part, st.req.Memory)
@@ -89,19 +89,20 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 		server: server, side: b.promptSide, mostTokens: o.mostTokens(st), hideUsage: st.req.HideUsage,
 		opensLate: opensWithToken(server),
 		onGap:     steps.gapsOf(silent), transcript: st.transcript, ids: b.legIDs, hideIDs: hideIDs, handoff: b.handoff, choices: api.NewEndedChoices(st.req.Answers),
-		held: o.Answers.Hold(st.req.Tenant),
+		room: eventRoom{held: o.Answers.Hold(st.req.Tenant)},
 	}
-	s.events.Room = &s.held
+	s.events.Room = &s.room
 	defer func() { // also after a panic
 		if !answering {
 			s.events.Close()
+			s.room.give()
 		}
 	}()
 	if err := s.open(func(now time.Time) {
 		if silent {
 			idle.Reset(o.Config.AnswerTimeout)
 		}
-		a.learnFirst(ctx, st, b, sample, now.Sub(start), now)
+		a.learnFirst(ctx, st, b, &sample, now.Sub(start), now)
 	}); err != nil {
 		_ = resp.Body.Close()
 		return nil, failedSend(legCtx, leg, server.ID(), err)
@@ -135,7 +136,7 @@ func (a streamedAnswer) fromPrefill(ctx context.Context, st *requestState, b *bi
 		server: b.handoff.From, side: func() api.PromptUsage { return api.PromptUsage{} }, mostTokens: o.mostTokens(st), hideUsage: st.req.HideUsage,
 		onGap: func(time.Duration) {}, transcript: st.transcript,
 		onEnd: func(r StreamResult) {
-			o.countAnswer(st, r.Usage, r.Events)
+			o.countAnswer(st, r.Usage, r.Events, time.Now())
 			st.measureUsage(b, r.Usage)
 			st.recordEnd(o.Decisions, b, nil)
 		},
@@ -171,7 +172,7 @@ func (a streamedAnswer) learnFirst(ctx context.Context, st *requestState, b *bin
 		b.decode.EndLocalPieces()
 	default:
 		held := min(b.cachedTokens, st.req.PromptTokens-1)
-		b.decode.EndLocalPrefill(st.req.PromptTokens-held, held, b.batch)
+		b.decode.EndLocalPrefill(st.req.PromptTokens-held, held, b.batch, now)
 	}
 	if sample.transfer != nil && sample.teaches(now) {
 		a.o.Metrics.choices.ObserveTransfer(ctx, st.req.Model, &b.chosen.Terms, sample.bytes, took)
@@ -225,8 +226,11 @@ func (a streamedAnswer) begin(ctx context.Context, st *requestState, b *binding)
 		}
 		b.releaseDecode()
 		o.Metrics.countStranded(b.handoff)
-		prefill, _ := b.handoff.First.Usage()
-		o.countAnswer(st, prefill, 1)
+		var prefill api.Usage
+		if first := b.handoff.First; first != nil { // the text may have been let go of
+			prefill, _ = first.Answer.Usage()
+		}
+		o.countAnswer(st, prefill, 1, time.Now())
 		st.recordEnd(o.Decisions, b, nil)
 	}
 	return &Answer{Status: http.StatusOK, ContentType: "text/event-stream", leg: s, Prefill: b.handoff.From.ID(), Decode: st.servedBy}
@@ -311,12 +315,8 @@ func (a streamedAnswer) relay(ctx context.Context, st *requestState, b *binding)
 			return nil, nil, st.notContinued
 		}
 	}
-	switch {
-	case b.handoff.GoesOn(): // dropText is for later
-	case b.isSent():
+	if !b.handoff.GoesOn() { // else decode's leg is still to be sent
 		st.dropText()
-	default:
-		answer.Stream.letGo = st.dropTextOnceSent(b)
 	}
 	st.streams = true
 }

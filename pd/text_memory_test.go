@@ -1,6 +1,10 @@
 package pd
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -8,6 +12,7 @@ import (
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
+	"github.com/tandem-gateway/tandem/pools"
 )
 
 // spoiledMemory overwrites a text once all who hold it have released it.
@@ -15,7 +20,6 @@ type spoiledMemory struct {
 	mu      sync.Mutex // guards all below
 	text    []byte
 	holders int
-	lost    bool
 	spoiled bool
 }
 
@@ -28,20 +32,13 @@ func (m *spoiledMemory) Hold() {
 func (m *spoiledMemory) Release() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.holders--; m.holders > 0 || m.lost {
+	if m.holders--; m.holders > 0 {
 		return
 	}
 	for i := range m.text {
 		m.text[i] = 0xDD
 	}
 	m.spoiled = true
-}
-
-func (m *spoiledMemory) Lose() {
-	m.mu.Lock()
-	m.lost = true
-	m.mu.Unlock()
-	m.Release()
 }
 
 func (m *spoiledMemory) isSpoiled() bool {
@@ -71,6 +68,8 @@ func TestRun_GivesTheMemoryOfTheTextBack(t *testing.T) {
 		"stream":           {streamed, api.Chat, fleetShape{prefill: 1, decode: 1}, engine.Fault{}},
 		"completion":       {streamed, api.Completions, fleetShape{prefill: 1, decode: 1}, engine.Fault{}},
 		"decode alone":     {streamed, api.Chat, fleetShape{decode: 1}, engine.Fault{}},
+		"both legs":        {streamed, api.Chat, fleetShape{prefill: 1, decode: 1, engine: func(c *engine.Config) { c.Connector = engine.ConnectorSGLang }}, engine.Fault{}},
+		"both legs, whole": {`,"max_tokens":24`, api.Chat, fleetShape{prefill: 1, decode: 1, engine: func(c *engine.Config) { c.Connector = engine.ConnectorSGLang }}, engine.Fault{}},
 		"a leg that fails": {streamed, api.Chat, fleetShape{prefill: 1, decode: 2}, engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 0, Count: 1}},
 		"continued":        {streamed, api.Chat, fleetShape{prefill: 1, decode: 2}, engine.Fault{Kind: engine.FaultDieAfterTokens, Tokens: 5, Count: 1}},
 	} {
@@ -92,5 +91,52 @@ func TestRun_GivesTheMemoryOfTheTextBack(t *testing.T) {
 			t.Errorf("%s: %v: %q, want %q", name, got.err, got.text, want)
 		}
 		f.nothingIsLeft()
+	}
+}
+
+// Where legs run together a stream lets go of the client's text with its first event. Its memory is given back when
+// prefill's leg, which reads it too, has ended: whether the client reads on or not.
+func TestRun_GivesTheMemoryBackWhenPrefillEndsBesideTheStream(t *testing.T) {
+	f := newTestFleet(t, 1, testPrompt(100))
+	f.becomesSGLangPair(t)
+	prefilled, of := make(chan struct{}), make(map[pools.Role]*url.URL)
+	for role, answer := range map[pools.Role]func(w http.ResponseWriter){
+		pools.Prefill: func(http.ResponseWriter) { <-prefilled },
+		pools.Decode: func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, textEvent+"data: [DONE]\n\n")
+		},
+	} {
+		engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			answer(w)
+		}))
+		t.Cleanup(engine.Close)
+		of[role], _ = url.Parse(engine.URL)
+	}
+	transport := enginehttp.NewTransport(time.Second)
+	t.Cleanup(transport.CloseIdleConnections)
+	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+		r.URL.Host = of[f.serverOf(r).Role].Host
+		return transport.RoundTrip(r)
+	})
+	req := f.pairRequest(t, true)
+	memory := &spoiledMemory{text: req.Body.Source(), holders: 1}
+	req.Memory = memory
+	answer, err := f.Run(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Stream.Close()
+	if answer.leg.handoff.Leg.Body.Len() != 0 {
+		t.Error("the stream holds decode's leg")
+	}
+	if memory.isSpoiled() {
+		t.Error("it was given back while prefill may read it")
+	}
+	close(prefilled)
+	f.Wait()
+	if !memory.isSpoiled() {
+		t.Error("it is held although both legs have ended")
 	}
 }

@@ -38,7 +38,8 @@ type wholeAnswer struct{ o *Orchestrator }
 func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, leg Leg, id string, part connector.LegRequest) (relayed *Answer, broken *LegError) {
 	o := a.o
 	server := b.decode.Server()
-	b.decode.MarkSent(b.chosen.Terms.FirstStep() + time.Duration(st.req.OutputTokens)*b.chosen.Terms.Step)
+	start := time.Now()
+	b.decode.MarkSent(b.chosen.Terms.FirstStep()+time.Duration(st.req.OutputTokens)*b.chosen.Terms.Step, start)
 	b.endsUnseen(st.req)
 	wantsIDs, hideIDs := answerKV{o}.wantsIDs(st, b), false
 	if wantsIDs {
@@ -49,7 +50,6 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	if st.req.Dialect == api.Responses && part.Body.Get("stream") == nil {
 		part.Body = part.Body.With(api.Set("stream", []byte("false")))
 	}
-	start := time.Now()
 	sample := o.Binder.beginTransfer(st, b, start)
 	defer sample.end()
 	if b.pull != nil {
@@ -88,7 +88,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	now := time.Now()
 	sample.whole(now.Sub(start), usage.Output, now)
 	usage = b.handoff.Usage(usage)
-	b.endWhole(st.req, usage.Output)
+	b.endWhole(st.req, usage.Output, now)
 	if handoff := answer.Handoff(); handoff != nil {
 		var ids *answerkv.IDs
 		if wantsIDs {
@@ -104,7 +104,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	if err != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
 	}
-	a.count(ctx, st, b, usage)
+	a.count(ctx, st, b, usage, now)
 	b.releaseDecode()
 	if isBinary {
 		if metadata != "" {
@@ -132,11 +132,11 @@ func (a wholeAnswer) recordPrompt(st *requestState, b *binding, usage api.Usage)
 }
 
 // count records a whole answer that its client gets: what it is billed, and what is learned of it.
-func (a wholeAnswer) count(ctx context.Context, st *requestState, b *binding, usage api.Usage) {
+func (a wholeAnswer) count(ctx context.Context, st *requestState, b *binding, usage api.Usage, now time.Time) {
 	counted := b.countedUsage(usage)
-	a.o.countAnswer(st, counted, 0)
+	a.o.countAnswer(st, counted, 0, now)
 	st.measureUsage(b, counted)
-	a.o.Binder.learnOutput(st, usage)
+	a.o.Binder.learnOutput(st, usage, now)
 	a.o.Suspects.Acquit(st.client, b.handoff.HasKV())
 	a.o.evaluateChoice(ctx, st, b)
 }
@@ -148,24 +148,24 @@ func (b *binding) endsUnseen(req *Request) {
 	}
 }
 
-// endWhole records, where decode computed the prompt, the whole answer of so many tokens.
-func (b *binding) endWhole(req *Request, output api.Count) {
+// endWhole records, where decode computed the prompt, the whole answer of so many tokens, which is there now.
+func (b *binding) endWhole(req *Request, output api.Count, now time.Time) {
 	if b.handoff != nil || b.cut.done > 0 {
 		return
 	}
 	held := min(b.cachedTokens, req.PromptTokens-1)
 	if output == (api.Count{Tokens: 1, Known: true}) { // the first token is the answer
-		b.decode.EndLocalPrefill(req.PromptTokens-held, held, b.batch)
+		b.decode.EndLocalPrefill(req.PromptTokens-held, held, b.batch, now)
 		return
 	}
-	b.decode.EndLocalWhole(req.PromptTokens-held, held, output.Tokens)
+	b.decode.EndLocalWhole(req.PromptTokens-held, held, output.Tokens, now)
 }
 
 func (a wholeAnswer) fromPrefill(_ context.Context, st *requestState, b *binding, data []byte) (*Answer, *LegError) {
 	o := a.o
 	usage, _ := st.req.Dialect.ReadUsage(data)
 	usage = usage.UpTo(o.mostTokens(st))
-	o.countAnswer(st, usage, 0)
+	o.countAnswer(st, usage, 0, time.Now())
 	st.measureUsage(b, usage)
 	return &Answer{Status: http.StatusOK, ContentType: "application/json", Body: data, Usage: usage, Prefill: b.handoff.From.ID()}, nil
 }

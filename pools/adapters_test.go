@@ -41,7 +41,7 @@ func TestPrepare_FailsWhenTheServerLeaves(t *testing.T) {
 		}
 		f.Servers()[0].GPUShare().RecordSleep()
 		for _, s := range f.Servers() {
-			lease, err := s.Claim(Decode, curve.Work{}, false)
+			lease, err := s.Claim(Decode, curve.Work{}, false, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,11 +72,11 @@ func TestPrepare_AnAdapterIsHeldUntilTheLastLeaseEnds(t *testing.T) {
 		s := f.Servers()[0]
 		s.ProbePassed(s.Health(), []Model{{ID: "m"}, {ID: "ada", Parent: "m"}}, time.Now())
 		prepared := func(leg Role, model string) *Lease {
-			l, err := s.Claim(leg, curve.Work{}, false)
+			l, err := s.Claim(leg, curve.Work{}, false, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
-			l.MarkSent(0)
+			l.MarkSent(0, time.Now())
 			if ready := l.Prepare(model) == nil; ready != (model != "eve") {
 				t.Errorf("%s is ready: %v", model, ready)
 			}

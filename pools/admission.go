@@ -19,7 +19,8 @@ type admission struct {
 
 // MarkBusy asks for the server to be left alone for d: it answered 429 or 503,
 // which is load and no fault. A shorter pause never replaces a longer one.
-func (l *admission) MarkBusy(d time.Duration) {
+func (l *serverState) MarkBusy(d time.Duration) {
+	defer l.countChange()
 	until := time.Now().Add(d)
 	for was := l.busyUntil.Load(); was == nil || was.Before(until); was = l.busyUntil.Load() {
 		if l.busyUntil.CompareAndSwap(was, &until) {

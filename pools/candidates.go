@@ -22,8 +22,10 @@ import (
 //
 // The last servers of a leg that is needed are used whatever is known of them.
 // Prefill mostly is not: without it, decode works alone.
-func Candidates(servers []*Server, model string, leg Role, share float64, now time.Time) (usable []*Server, panicking bool) {
-	up := aliveFor(servers, model, leg, now)
+//
+// room is memory for them, of which nothing is read any more; nil: there is none.
+func Candidates(room, servers []*Server, model string, leg Role, share float64, now time.Time) (usable []*Server, panicking bool) {
+	up := aliveFor(room, servers, model, leg, now)
 	if !slices.ContainsFunc(up, func(s *Server) bool { return s.isHeldBack(leg, now) }) {
 		return limitSlowStarts(up, leg, now), false
 	}
@@ -65,8 +67,8 @@ func (s *Server) isHeldBack(leg Role, now time.Time) bool {
 // aliveFor returns the servers that could take a leg for all that is known of their lives:
 // those that are alive, as are all that step with them, and where they are fewer than those
 // unresponsive, the latter as well that are not silent.
-func aliveFor(servers []*Server, model string, leg Role, now time.Time) []*Server {
-	alive := make([]*Server, 0, len(servers))
+func aliveFor(room, servers []*Server, model string, leg Role, now time.Time) []*Server {
+	alive := slices.Grow(room[:0], len(servers))
 	var late []*Server
 	var last *group // whose members mostly follow each other
 	lastState := Alive

@@ -40,7 +40,7 @@ func TestCandidates_SoftEjectionIsCappedAndBeyondItAllAreUsed(t *testing.T) {
 			for _, s := range servers[:c.ejected] {
 				trip(t, s)
 			}
-			got, panicking := Candidates(servers, "m", Decode, 0.5, time.Now())
+			got, panicking := Candidates(nil, servers, "m", Decode, 0.5, time.Now())
 			if len(got) != c.want || panicking != c.panics {
 				t.Errorf("%d of %d ejected: %d usable, panic %v; want %d, %v", c.ejected, c.servers, len(got), panicking, c.want, c.panics)
 			}
@@ -53,12 +53,12 @@ func TestCandidates_HardDownIsOutsideTheCap(t *testing.T) {
 	for _, s := range servers[:3] {
 		s.MarkDown("connection refused")
 	}
-	got, panicking := Candidates(servers, "m", Decode, 0.5, time.Now())
+	got, panicking := Candidates(nil, servers, "m", Decode, 0.5, time.Now())
 	if len(got) != 1 || got[0] != servers[3] || panicking {
 		t.Errorf("%d usable, panic %v", len(got), panicking)
 	}
 	servers[3].MarkDown("connection refused")
-	if got, panicking = Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 0 || panicking {
+	if got, panicking = Candidates(nil, servers, "m", Decode, 0.5, time.Now()); len(got) != 0 || panicking {
 		t.Errorf("all down: %d usable, panic %v", len(got), panicking)
 	}
 }
@@ -83,7 +83,7 @@ func TestCandidates_WhenMostAreUnresponsiveNoneIsOut(t *testing.T) {
 				s.late(time.Now())
 			}
 		}
-		if got, panicking := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != c.want || panicking {
+		if got, panicking := Candidates(nil, servers, "m", Decode, 0.5, time.Now()); len(got) != c.want || panicking {
 			t.Errorf("%d of %d unresponsive by %d late probes: %d usable, panic %v; want %d", c.unresponsive, c.servers, c.late, len(got), panicking, c.want)
 		}
 	}
@@ -95,11 +95,11 @@ func TestCandidates_AServerThatFailedItsCheckIsOutsideTheCap(t *testing.T) {
 	for _, s := range servers[:3] {
 		fail(s)
 	}
-	if got, panicking := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 1 || got[0] != servers[3] || panicking {
+	if got, panicking := Candidates(nil, servers, "m", Decode, 0.5, time.Now()); len(got) != 1 || got[0] != servers[3] || panicking {
 		t.Errorf("%d usable, panic %v", len(got), panicking)
 	}
 	fail(servers[3])
-	if got, panicking := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 4 || !panicking {
+	if got, panicking := Candidates(nil, servers, "m", Decode, 0.5, time.Now()); len(got) != 4 || !panicking {
 		t.Errorf("all failed: %d usable, panic %v", len(got), panicking)
 	}
 	// That they did not answer says less, that they are busy says nothing.
@@ -107,13 +107,13 @@ func TestCandidates_AServerThatFailedItsCheckIsOutsideTheCap(t *testing.T) {
 	for _, s := range other[:3] {
 		s.breakers[1].RecordProbe(breaker.ErrBusy, time.Now())
 	}
-	if got, panicking := Candidates(other, "m", Decode, 0.5, time.Now()); len(got) != 4 || panicking {
+	if got, panicking := Candidates(nil, other, "m", Decode, 0.5, time.Now()); len(got) != 4 || panicking {
 		t.Errorf("three busy: %d usable, panic %v", len(got), panicking)
 	}
 	for _, s := range other[:3] {
 		s.breakers[1].RecordProbe(context.DeadlineExceeded, time.Now())
 	}
-	if got, panicking := Candidates(other, "m", Decode, 0.5, time.Now()); len(got) != 4 || !panicking {
+	if got, panicking := Candidates(nil, other, "m", Decode, 0.5, time.Now()); len(got) != 4 || !panicking {
 		t.Errorf("three silent: %d usable, panic %v", len(got), panicking)
 	}
 }
@@ -131,11 +131,11 @@ func TestCandidates_AWrongAnswerIsForgottenOnlyWhenAProbePasses(t *testing.T) {
 		for _, s := range servers[1:] { // beyond the cap on those that are only ejected
 			trip(t, s)
 		}
-		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); slices.Contains(got, servers[0]) {
+		if got, _ := Candidates(nil, servers, "m", Decode, 0.5, time.Now()); slices.Contains(got, servers[0]) {
 			t.Errorf("after a wrong answer and then %s it is used", name)
 		}
 		b.RecordProbe(nil, time.Now())
-		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); !slices.Contains(got, servers[0]) {
+		if got, _ := Candidates(nil, servers, "m", Decode, 0.5, time.Now()); !slices.Contains(got, servers[0]) {
 			t.Errorf("after a wrong answer, %s and a probe that passed it is not used", name)
 		}
 	}
@@ -149,20 +149,20 @@ func TestCandidates_PrefillIsLeftOutRatherThanTriedInVain(t *testing.T) {
 		for _, s := range prefill {
 			s.MarkBusy(time.Second)
 		}
-		if got, _ := Candidates(prefill, "m", Prefill, 0.5, time.Now()); len(got) != 0 {
+		if got, _ := Candidates(nil, prefill, "m", Prefill, 0.5, time.Now()); len(got) != 0 {
 			t.Errorf("all busy: %d usable", len(got))
 		}
 		time.Sleep(time.Second)
 		for _, s := range prefill {
 			s.breakers[0].RecordProbe(breaker.ErrWrongAnswer, time.Now())
 		}
-		if got, _ := Candidates(prefill, "m", Prefill, 0.5, time.Now()); len(got) != 0 {
+		if got, _ := Candidates(nil, prefill, "m", Prefill, 0.5, time.Now()); len(got) != 0 {
 			t.Errorf("all failed their probes: %d usable", len(got))
 		}
 		for _, s := range prefill { // whose decode never works alone
 			s.Spec.Connector = "sglang"
 		}
-		if got, panicking := Candidates(prefill, "m", Prefill, 0.5, time.Now()); len(got) != 2 || !panicking {
+		if got, panicking := Candidates(nil, prefill, "m", Prefill, 0.5, time.Now()); len(got) != 2 || !panicking {
 			t.Errorf("all that are needed: %d usable, panic %v", len(got), panicking)
 		}
 	})
@@ -172,19 +172,19 @@ func TestCandidates_BusyServersRestWhileOthersRemain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servers := fleetOf(2)
 		servers[0].MarkBusy(time.Second)
-		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 1 || got[0] != servers[1] {
+		if got, _ := Candidates(nil, servers, "m", Decode, 0.5, time.Now()); len(got) != 1 || got[0] != servers[1] {
 			t.Errorf("one busy: %d usable", len(got))
 		}
 		servers[1].MarkBusy(3 * time.Second)
-		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 2 {
+		if got, _ := Candidates(nil, servers, "m", Decode, 0.5, time.Now()); len(got) != 2 {
 			t.Errorf("all busy: %d usable", len(got))
 		}
 		time.Sleep(time.Second)
-		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 1 || got[0] != servers[0] {
+		if got, _ := Candidates(nil, servers, "m", Decode, 0.5, time.Now()); len(got) != 1 || got[0] != servers[0] {
 			t.Errorf("after the pause of the one: %d usable", len(got))
 		}
 		time.Sleep(2 * time.Second)
-		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 2 {
+		if got, _ := Candidates(nil, servers, "m", Decode, 0.5, time.Now()); len(got) != 2 {
 			t.Errorf("after the other's: %d usable", len(got))
 		}
 	})
@@ -196,11 +196,11 @@ func TestCandidates_AShorterPauseNeverReplacesALongerOne(t *testing.T) {
 		servers[0].MarkBusy(10 * time.Second)
 		servers[0].MarkBusy(time.Second)
 		time.Sleep(5 * time.Second)
-		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 1 {
+		if got, _ := Candidates(nil, servers, "m", Decode, 0.5, time.Now()); len(got) != 1 {
 			t.Errorf("within the longer pause: %d usable", len(got))
 		}
 		time.Sleep(6 * time.Second)
-		if got, _ := Candidates(servers, "m", Decode, 0.5, time.Now()); len(got) != 2 {
+		if got, _ := Candidates(nil, servers, "m", Decode, 0.5, time.Now()); len(got) != 2 {
 			t.Errorf("after it: %d usable", len(got))
 		}
 	})
@@ -208,10 +208,10 @@ func TestCandidates_AShorterPauseNeverReplacesALongerOne(t *testing.T) {
 
 func TestCandidates_OnlyServersOfTheModelAndRole(t *testing.T) {
 	servers := fleetOf(2)
-	if got, _ := Candidates(servers, "other", Decode, 0.5, time.Now()); len(got) != 0 {
+	if got, _ := Candidates(nil, servers, "other", Decode, 0.5, time.Now()); len(got) != 0 {
 		t.Errorf("another model: %d usable", len(got))
 	}
-	if got, _ := Candidates(servers, "m", Prefill, 0.5, time.Now()); len(got) != 0 {
+	if got, _ := Candidates(nil, servers, "m", Prefill, 0.5, time.Now()); len(got) != 0 {
 		t.Errorf("another role: %d usable", len(got))
 	}
 }

@@ -32,6 +32,7 @@ func (f *Fleet) SetDrainingUnits(units map[string]bool) {
 	}
 	for _, s := range f.Servers() {
 		s.drains.byScaling.Store(units[s.UnitName()] || groups[s.group.Load()])
+		s.countChange()
 	}
 	f.updateMissing()
 }
@@ -51,6 +52,7 @@ func (f *Fleet) SetDrain(id string, drain bool) (servers []string) {
 	for _, s := range all {
 		if s.id == id || g != nil && s.group.Load() == g {
 			s.drains.byOperator.Store(drain)
+			s.countChange()
 			servers = append(servers, s.id)
 		}
 	}

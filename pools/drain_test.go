@@ -3,6 +3,7 @@ package pools
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/tandem-gateway/tandem/pools/curve"
 )
@@ -40,7 +41,7 @@ func draining(t *testing.T, f *Fleet) (ids []string) {
 		if s.Drains() {
 			ids = append(ids, s.ID())
 		}
-		lease, err := s.Claim(Decode, curve.Work{}, true)
+		lease, err := s.Claim(Decode, curve.Work{}, true, time.Now())
 		if (err != nil) != s.Drains() {
 			t.Errorf("%s drains: %v, and a claim says %v", s.ID(), s.Drains(), err)
 		}

@@ -132,7 +132,8 @@ func (f *Fleet) reportBlame(server string, since time.Time) {
 
 func (f *Fleet) server(spec Spec, l *serverState) *Server {
 	host, address := hostPort(spec.URL)
-	return &Server{Spec: spec, id: spec.ID(), host: host, address: address, key: configuredKey(spec), kvHosts: spec.KVHosts(), fleet: f, serverState: l}
+	scheme, authority := splitURL(spec.URL)
+	return &Server{Spec: spec, id: spec.ID(), host: host, address: address, scheme: scheme, authority: authority, key: configuredKey(spec), kvHosts: spec.KVHosts(), fleet: f, serverState: l}
 }
 
 // newWatched is a server that the fleet did not know.
@@ -143,6 +144,7 @@ func (f *Fleet) newWatched(id string) watched {
 		b := w.breakers[LegIndex(leg)]
 		b.OnBlame(func(since time.Time) { f.reportBlame(id, since) })
 		b.OnEject(func(reason string) {
+			w.countChange()
 			f.log.Warn("server ejected: its breaker is open until a probe request proves it", "server", id, "leg", leg.String(), "reason", reason)
 		})
 	}

@@ -102,7 +102,7 @@ func TestFleet_ApplyKeepsWhatStays(t *testing.T) {
 	}
 	before := f.Servers()[1]
 	eventually(t, "both are followed", func() bool { return w.follows(map[string]string{"a:1": "", "b:1": ""}) })
-	lease, err := before.Claim(Decode, curve.Work{Tokens: 10}, false)
+	lease, err := before.Claim(Decode, curve.Work{Tokens: 10}, false, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,6 +38,7 @@ func (l *serverState) RecordMissingHandoff(now time.Time) (out bool) {
 	}
 	until := now.Add(handoffPause)
 	l.handoffs.until.Store(&until)
+	l.countChange()
 	return true
 }
 
@@ -55,9 +56,10 @@ const withoutPieces = time.Minute
 type lostPieces struct{ until atomic.Pointer[time.Time] } // nil: it has lost none
 
 // RecordLostPiece notes that a piece of a prompt was evicted before the next one came.
-func (l *lostPieces) RecordLostPiece(now time.Time) {
+func (l *serverState) RecordLostPiece(now time.Time) {
 	until := now.Add(withoutPieces)
-	l.until.Store(&until)
+	l.lostPieces.until.Store(&until)
+	l.countChange()
 }
 
 // LosesPieces reports whether that was lately.

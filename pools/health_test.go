@@ -266,7 +266,7 @@ func TestFleet_LogsAnEjection(t *testing.T) {
 	s := f.Servers()[0]
 	for range Default().Breaker.Consecutive {
 		for _, leg := range []Role{Prefill, Decode} {
-			lease, err := s.Claim(leg, curve.Work{}, false)
+			lease, err := s.Claim(leg, curve.Work{}, false, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}

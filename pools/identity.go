@@ -156,6 +156,7 @@ func (l *serverState) MeetsAnywhere() bool { return l.knownIdentity().meetsAnywh
 // may still report in this incarnation.
 func (l *serverState) SetIdentity(reported Identity, whole bool) {
 	l.capabilities.identity.Store(newIdentity(reported, whole))
+	l.countChange()
 }
 
 // Identified reports whether there is nothing left to ask the engine of itself.
@@ -180,7 +181,10 @@ func (l *serverState) RecordCachedTokens() { l.cachedTokens.Store(true) }
 
 // RecordNoTokenIDs remembers that the engine does not know return_token_ids, until it is
 // started anew.
-func (l *serverState) RecordNoTokenIDs() { l.noTokenIDs.Store(l.Incarnation()) }
+func (l *serverState) RecordNoTokenIDs() {
+	l.noTokenIDs.Store(l.Incarnation())
+	l.countChange()
+}
 
 // RecordReadsPromptIDs remembers that the engine reads the ids of a chat's prompt in place of its messages, until it is
 // started anew.

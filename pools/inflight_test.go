@@ -14,7 +14,7 @@ func TestOutstanding_TheStepThatRunsProgresses(t *testing.T) {
 		s := testServer(Prefill)
 		queue := func() time.Duration { return s.InFlight(Prefill, time.Now()).Queue }
 		claim := func(d time.Duration) *Lease {
-			l, err := s.Claim(Prefill, curve.Work{Tokens: 1000, Estimate: d}, false)
+			l, err := s.Claim(Prefill, curve.Work{Tokens: 1000, Estimate: d}, false, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -54,17 +54,17 @@ func TestLease_APromptOfADecodeServerIsWorkAhead(t *testing.T) {
 		x := curve.PrefillFeatures(1000, 0)
 		before := s.PrefillCurve().Seconds(x)
 		for range 60 {
-			l, err := s.Claim(Decode, curve.Work{Tokens: 1000}, false)
+			l, err := s.Claim(Decode, curve.Work{Tokens: 1000}, false, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
-			l.MarkSent(time.Second)
-			l.BeginLocalPrefill(curve.Work{Tokens: 1000, Estimate: time.Second})
+			l.MarkSent(time.Second, time.Now())
+			l.BeginLocalPrefill(curve.Work{Tokens: 1000, Estimate: time.Second}, time.Now())
 			if got := s.InFlight(Prefill, time.Now()); got.Queue != time.Second || got.Requests != 1 {
 				t.Fatalf("ahead: %+v", got)
 			}
 			time.Sleep(time.Duration(3 * before * float64(time.Second)))
-			l.EndLocalPrefill(1000, 0, 0)
+			l.EndLocalPrefill(1000, 0, 0, time.Now())
 			if got := s.InFlight(Prefill, time.Now()); got != (InFlight{}) {
 				t.Fatalf("after the first token: %+v", got)
 			}
@@ -73,11 +73,11 @@ func TestLease_APromptOfADecodeServerIsWorkAhead(t *testing.T) {
 		if got := s.PrefillCurve().Seconds(x) / before; got < 2.6 || got > 3.2 {
 			t.Errorf("60 prompts took three times as long as believed; now believed %.2f times", got)
 		}
-		l, err := s.Claim(Decode, curve.Work{Tokens: 1000}, false)
+		l, err := s.Claim(Decode, curve.Work{Tokens: 1000}, false, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.BeginLocalPrefill(curve.Work{Tokens: 1000, Estimate: time.Second})
+		l.BeginLocalPrefill(curve.Work{Tokens: 1000, Estimate: time.Second}, time.Now())
 		l.Release() // it failed before its first token
 		if got := s.InFlight(Prefill, time.Now()); got != (InFlight{}) {
 			t.Errorf("after the end of the lease: %+v", got)

@@ -25,18 +25,18 @@ func TestServer_KVFreeLooksAtPromptsThatAreThere(t *testing.T) {
 		"nothing else":                 {running: 2, used: 2 * prompt, want: left},
 		"a prefill server computes it": {another: func(*Lease) {}, running: 2, used: 2 * prompt, want: left - prompt},
 		"it computes it itself": {another: func(l *Lease) {
-			l.MarkSent(time.Hour)
-			l.BeginLocalPrefill(curve.Work{Tokens: prompt, Estimate: time.Hour})
+			l.MarkSent(time.Hour, time.Now())
+			l.BeginLocalPrefill(curve.Work{Tokens: prompt, Estimate: time.Hour}, time.Now())
 		}, running: 3, used: 2 * prompt, want: left - prompt},
-		"it has it, of its own":               {another: func(l *Lease) { l.MarkSent(time.Hour) }, running: 3, used: 3 * prompt, want: left - prompt},
-		"it has it, and shares all of it":     {another: func(l *Lease) { l.MarkSent(time.Hour) }, running: 3, used: 2 * prompt, want: shared},
+		"it has it, of its own":               {another: func(l *Lease) { l.MarkSent(time.Hour, time.Now()) }, running: 3, used: 3 * prompt, want: left - prompt},
+		"it has it, and shares all of it":     {another: func(l *Lease) { l.MarkSent(time.Hour, time.Now()) }, running: 3, used: 2 * prompt, want: shared},
 		"it gives a whole answer, unseen":     {another: unseen(prompt), running: 3, used: 2 * prompt, want: shared},
 		"the engine does not say what it has": {unsaid: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := upFleet(t, nil, spec("http://10.0.0.1:1", Both)).Servers()[0]
 			for range 2 {
-				claim(t, s, Decode, curve.Work{Tokens: prompt, Prompt: prompt}).MarkSent(time.Hour)
+				claim(t, s, Decode, curve.Work{Tokens: prompt, Prompt: prompt}).MarkSent(time.Hour, time.Now())
 			}
 			if c.another != nil {
 				c.another(claim(t, s, Decode, curve.Work{Tokens: prompt, Prompt: prompt}))
@@ -57,8 +57,8 @@ func TestServer_KVFreeLooksAtPromptsThatAreThere(t *testing.T) {
 // unseen computes a prompt of so many tokens of which nothing says when it has been.
 func unseen(prompt int) func(*Lease) {
 	return func(l *Lease) {
-		l.MarkSent(time.Hour)
-		l.BeginLocalPrefill(curve.Work{Tokens: prompt, Estimate: time.Hour})
+		l.MarkSent(time.Hour, time.Now())
+		l.BeginLocalPrefill(curve.Work{Tokens: prompt, Estimate: time.Hour}, time.Now())
 		l.EndsUnseen()
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pools/breaker"
 	"github.com/tandem-gateway/tandem/pools/curve"
+	"github.com/tandem-gateway/tandem/pools/deadline"
 )
 
 // ErrRefused is returned by Claim when the server may not take one more.
@@ -21,36 +22,37 @@ type Lease struct {
 	server    *Server
 	leg       Role
 	seq       uint64
-	onResult  func(error)
+	verdict   breaker.Verdict
 	recorded  atomic.Bool
 	released  atomic.Bool
 	succeeded atomic.Bool // recorded without an error, and not broken since
 	sent      time.Time
-	adapter   string                     // that Prepare took into use; empty: none
-	entered   bool                       // Prepare counts on the server to stay awake
-	overdue   atomic.Pointer[time.Timer] // nil before MarkSent
-	answers   int                        // requests of the engine that it is
-	computed  curve.Features             // of the prompt that was computed there; zero: none. Guarded by server.mu
+	adapter   string         // that Prepare took into use; empty: none
+	entered   bool           // Prepare counts on the server to stay awake
+	answers   int            // requests of the engine that it is
+	computed  curve.Features // of the prompt that was computed there; zero: none. Guarded by server.mu
+
+	overdue deadline.Deadline[Lease]
 }
 
-// Claim takes a place for one leg. With ignoreBreakers set the breaker is not asked and
+// Claim takes a place for one leg now. With ignoreBreakers set the breaker is not asked and
 // receives no result: panic mode, in which an unresponsive server is better than none.
-func (s *Server) Claim(leg Role, work curve.Work, ignoreBreakers bool) (*Lease, error) {
+func (s *Server) Claim(leg Role, work curve.Work, ignoreBreakers bool, now time.Time) (*Lease, error) {
 	if s.Drains() || !s.Role.Serves(leg) {
 		return nil, fmt.Errorf("%s for %s: %w", s.id, leg, ErrRefused)
 	}
-	now := time.Now()
-	verdict := func(error) {}
+	var verdict breaker.Verdict
 	if !ignoreBreakers {
 		var err error
 		if verdict, err = s.breakers[LegIndex(leg)].Allow(); err != nil {
 			return nil, fmt.Errorf("%s for %s: %w: %w", s.id, leg, ErrRefused, err)
 		}
 	}
-	l := &Lease{server: s, leg: leg, seq: leaseSeq.Add(1), onResult: verdict, answers: max(1, work.Answers)}
+	l := &Lease{server: s, leg: leg, seq: leaseSeq.Add(1), verdict: verdict, answers: max(1, work.Answers)}
 	s.mu.Lock()
 	s.work[LegIndex(leg)].Begin(l.seq, work, now)
 	s.mu.Unlock()
+	s.countChange()
 	s.fleet.NotifyWork()
 	return l, nil
 }
@@ -71,16 +73,18 @@ const (
 // MarkSent records that the request is on its way now; a result is expected in about
 // the expected time. A place may be held for a while before: decode's, while
 // prefill runs. Its KV is in use from now on. A server that lets a request wait far longer is asked for a probe request.
-func (l *Lease) MarkSent(expected time.Duration) {
-	l.sent = time.Now()
+func (l *Lease) MarkSent(expected time.Duration, now time.Time) {
+	l.sent = now
 	if l.leg == Decode {
 		l.server.mu.Lock()
 		l.server.work[LegIndex(Decode)].Came(l.seq)
 		l.server.mu.Unlock()
 	}
-	patience := max(overdueFloor, overdueFactor*expected)
-	l.overdue.Store(time.AfterFunc(patience, func() { l.server.Suspect(l.leg) }))
+	l.server.overdue.Add(&l.overdue, l, now.Add(max(overdueFloor, overdueFactor*expected)), now, (*Lease).suspect)
 }
+
+// suspect has the server asked for a probe request.
+func (l *Lease) suspect() { l.server.Suspect(l.leg) }
 
 // RecordResult reports to the breaker how the server did: nil at the first content event,
 // the error before it. Only the first call counts.
@@ -88,11 +92,9 @@ func (l *Lease) RecordResult(err error) {
 	if !l.recorded.CompareAndSwap(false, true) {
 		return
 	}
-	if overdue := l.overdue.Load(); overdue != nil {
-		overdue.Stop()
-	}
+	l.server.overdue.Meet(&l.overdue)
 	l.succeeded.Store(err == nil)
-	l.onResult(err)
+	l.verdict.Say(err)
 }
 
 // RecordUnreachable records that no connection was made in time: the server is unresponsive, unless

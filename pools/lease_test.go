@@ -22,14 +22,14 @@ func testServer(role Role) *Server {
 // use claims and settles once, and reports whether the claim was granted.
 func use(t *testing.T, s *Server, leg Role, verdict error) bool {
 	t.Helper()
-	l, err := s.Claim(leg, curve.Work{}, false)
+	l, err := s.Claim(leg, curve.Work{}, false, time.Now())
 	if err != nil {
 		if !errors.Is(err, ErrRefused) {
 			t.Fatalf("claim: %v", err)
 		}
 		return false
 	}
-	l.MarkSent(0)
+	l.MarkSent(0, time.Now())
 	l.RecordResult(verdict)
 	l.Release()
 	return true
@@ -69,7 +69,7 @@ func TestClaim_FiveFailuresInARowCloseThatLegOnly(t *testing.T) {
 func TestLease_StreamsThatBreakInARowEject(t *testing.T) {
 	s := testServer(Decode)
 	stream := func(err error) {
-		l, claimed := s.Claim(Decode, curve.Work{}, false)
+		l, claimed := s.Claim(Decode, curve.Work{}, false, time.Now())
 		if claimed != nil {
 			t.Fatal(claimed)
 		}
@@ -101,11 +101,11 @@ func TestLease_AnOverdueRequestAsksForAProbe(t *testing.T) {
 		s := testServer(Decode)
 		suspected := func() bool { _, due := s.breakers[1].ProbeDue(0); return due }
 		for _, settled := range []bool{true, false} {
-			l, err := s.Claim(Decode, curve.Work{}, false)
+			l, err := s.Claim(Decode, curve.Work{}, false, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
-			l.MarkSent(time.Second)
+			l.MarkSent(time.Second, time.Now())
 			time.Sleep(3900 * time.Millisecond)
 			if settled {
 				l.RecordResult(nil)
@@ -122,7 +122,7 @@ func TestLease_AnOverdueRequestAsksForAProbe(t *testing.T) {
 func TestLease_EndingsRunOnceAndABrokenStreamCountsAgain(t *testing.T) {
 	s := testServer(Decode)
 	suspected := func() bool { _, due := s.breakers[1].ProbeDue(0); return due }
-	l, err := s.Claim(Decode, curve.Work{Tokens: 100}, false)
+	l, err := s.Claim(Decode, curve.Work{Tokens: 100}, false, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,11 +144,11 @@ func TestLease_EndingsRunOnceAndABrokenStreamCountsAgain(t *testing.T) {
 
 func TestClaim_DrainingAndOtherRolesRefuse(t *testing.T) {
 	s := testServer(Prefill)
-	if _, err := s.Claim(Decode, curve.Work{}, true); !errors.Is(err, ErrRefused) {
+	if _, err := s.Claim(Decode, curve.Work{}, true, time.Now()); !errors.Is(err, ErrRefused) {
 		t.Errorf("a prefill server took a decode: %v", err)
 	}
 	s.Drain = true
-	if _, err := s.Claim(Prefill, curve.Work{}, true); !errors.Is(err, ErrRefused) {
+	if _, err := s.Claim(Prefill, curve.Work{}, true, time.Now()); !errors.Is(err, ErrRefused) {
 		t.Errorf("a draining server took a claim: %v", err)
 	}
 }

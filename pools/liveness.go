@@ -66,6 +66,7 @@ func (l *serverState) setDown(reason string) {
 	was := l.health.Load()
 	l.health.Store(&Health{Reason: reason, Models: was.Models, at: was.at})
 	l.vitals.clear()
+	l.countChange()
 	if was.Up {
 		now := time.Now()
 		l.downSince.Store(&now)
@@ -91,6 +92,7 @@ func (l *serverState) setUp(asked *Health, models []Model, slowStart time.Durati
 		}
 		set = l.health.CompareAndSwap(was, &next)
 	}
+	l.countChange()
 	l.RecordAlive(now)
 	if was.Up {
 		if !slices.Equal(was.Models, l.health.Load().Models) {
@@ -108,6 +110,7 @@ func (l *serverState) setUp(asked *Health, models []Model, slowStart time.Durati
 		l.beginSlowStart(leg, away, slowStart, now)
 		l.breakers[i].ProbeNow(now)
 	}
+	l.countChange()
 	l.changed.notify()
 	l.states.notify()
 }
@@ -118,6 +121,7 @@ func (l *serverState) changeModels(change func([]Model) []Model) {
 		was := l.health.Load()
 		next := was.serving(change(slices.Clone(was.Models)))
 		if l.health.CompareAndSwap(was, &next) {
+			l.countChange()
 			l.states.notify()
 			return
 		}
@@ -180,6 +184,7 @@ func (s *Server) ProbePassed(before *Health, models []Model, now time.Time) {
 	s.setUp(before, models, s.fleet.cfg.SlowStart, now)
 	if !before.Up {
 		s.incarnation.Add(1)
+		s.countChange()
 		s.fleet.updateMissing()
 	}
 }
@@ -213,6 +218,7 @@ func (s *Server) ReportLoad(load load.Load) {
 		s.tokenBytes.Store(math.Float64bits(load.TokenBytes.Value))
 	}
 	s.scraped.Store(s.withExternal(load))
+	s.countChange()
 }
 
 // NewServer returns a server that no fleet has, to be asked once.

@@ -94,12 +94,12 @@ func TestLease_WhatChangesWorkIsReported(t *testing.T) {
 		more, work bool
 	}{
 		{"a claim", func() { l = claim(t, s, Decode, curve.Work{Tokens: 1}) }, false, true},
-		{"its prompt", func() { l.BeginLocalPrefill(curve.Work{Tokens: 1}) }, false, true},
-		{"its first token", func() { l.EndLocalPrefill(1, 0, 0) }, true, true},
+		{"its prompt", func() { l.BeginLocalPrefill(curve.Work{Tokens: 1}, time.Now()) }, false, true},
+		{"its first token", func() { l.EndLocalPrefill(1, 0, 0, time.Now()) }, true, true},
 		{"its verdict", func() { l.RecordResult(nil) }, false, false},
 		{"its end", func() { l.Release() }, true, true},
 		{"its end, again", func() { l.Release() }, false, false},
-		{"a prefill", func() { l = claim(t, s, Prefill, curve.Work{Tokens: 1}); l.MarkSent(0) }, false, true},
+		{"a prefill", func() { l = claim(t, s, Prefill, curve.Work{Tokens: 1}); l.MarkSent(0, time.Now()) }, false, true},
 		{"its answer", func() { l.ReleasePrefilled(1, 0, 0) }, true, true},
 		{"its end", func() { l.Release() }, false, false},
 	} {

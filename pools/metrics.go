@@ -101,7 +101,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	spared := make(map[*breaker.Breaker]bool) // of servers that are used though they are ejected
 	for model, pool := range listing(servers) {
 		for _, leg := range []Role{Prefill, Decode} {
-			usable, panicking := Candidates(pool, model, leg, c.fleet.cfg.EjectShare, now)
+			usable, panicking := Candidates(nil, pool, model, leg, c.fleet.cfg.EjectShare, now)
 			out.gauge(panicDesc, oneIf(panicking), model, leg.String())
 			for _, s := range usable {
 				b := s.breakers[LegIndex(leg)]

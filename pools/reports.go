@@ -102,6 +102,7 @@ func (s *Server) recordReport(report *orca.OrcaLoadReport, now time.Time) {
 	}
 	load.At = now
 	s.reported.Store(s.withExternal(load))
+	s.countChange()
 	s.reports.read.Add(1)
 }
 
@@ -143,5 +144,6 @@ func (s *Server) RecordPushedLoad(rank, of int, pushed load.Load, err error, now
 	pushed.At = now
 	if all, ok := s.pushed.take(rank, of, pushed, s.maxAge); ok {
 		s.reported.Store(s.withExternal(all))
+		s.countChange()
 	}
 }

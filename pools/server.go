@@ -41,6 +41,8 @@ type Server struct {
 	Spec
 	id            string
 	host, address string   // of the URL; the address is host:port as proxies write it
+	scheme        string   // see splitURL
+	authority     string   // likewise
 	key           uint64   // see compatibilityKey; the configured part
 	kvHosts       []string // see KVHosts
 	fleet         *Fleet
@@ -48,17 +50,37 @@ type Server struct {
 }
 
 // PageURL is the URL of a path of the engine, which begins with a slash, or of a page elsewhere, which is a URL
-// already. A server's own is mostly a scheme and an authority: it is asked for each leg and each probe, and needs no
-// parsing then.
+// already.
 func (s *Server) PageURL(page string) (*url.URL, error) {
-	if !strings.HasPrefix(page, "/") {
-		return url.Parse(page)
+	to := new(url.URL)
+	return to, s.SetPageURL(to, page)
+}
+
+// SetPageURL is PageURL into memory that is there. It is asked for each leg: a path of a server whose own URL is a scheme
+// and an authority, as it mostly is, needs no parsing.
+func (s *Server) SetPageURL(to *url.URL, page string) error {
+	own := strings.HasPrefix(page, "/")
+	if own && s.authority != "" && !strings.ContainsAny(page, "?#%") {
+		*to = url.URL{Scheme: s.scheme, Host: s.authority, Path: page}
+		return nil
 	}
-	scheme, host, is := strings.Cut(s.URL, "://")
-	if !is || host == "" || strings.ContainsAny(host, "/@?#%\\ ") || strings.ContainsAny(page, "?#%") {
-		return url.Parse(s.URL + page)
+	if own {
+		page = s.URL + page
 	}
-	return &url.URL{Scheme: scheme, Host: host, Path: page}, nil
+	parsed, err := url.Parse(page)
+	if err == nil {
+		*to = *parsed
+	}
+	return err
+}
+
+// splitURL is the scheme and the authority of a server's URL, "" where that is more, or needs parsing.
+func splitURL(of string) (scheme, authority string) {
+	scheme, authority, _ = strings.Cut(of, "://")
+	if strings.ContainsAny(authority, "/@?#%\\ ") {
+		return "", ""
+	}
+	return scheme, authority
 }
 
 // FreshLoad returns the load that the engine reports, all unknown once it is old.
@@ -98,6 +120,9 @@ func (s *Server) ServesAlone() bool { return !s.needs(Prefill) }
 func (s *Server) KVHostPort(usual int) (host string, port int) {
 	if reported := s.Identity().KVPort; reported != 0 {
 		usual = reported
+	}
+	if s.KVAddress == "" && len(s.kvHosts) > 0 {
+		return s.kvHosts[0], usual
 	}
 	host, port, _ = s.kvHostPort(usual) // the spec was validated
 	return host, port

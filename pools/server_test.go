@@ -38,7 +38,7 @@ func upFleet(t *testing.T, change func(*Config), specs ...Spec) *Fleet {
 // claim takes a place that is given back when the test ends, if it was not before.
 func claim(t *testing.T, s *Server, leg Role, work curve.Work) *Lease {
 	t.Helper()
-	l, err := s.Claim(leg, work, false)
+	l, err := s.Claim(leg, work, false, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-gateway/tandem/pools/address"
 	"github.com/tandem-gateway/tandem/pools/breaker"
 	"github.com/tandem-gateway/tandem/pools/curve"
+	"github.com/tandem-gateway/tandem/pools/deadline"
 	"github.com/tandem-gateway/tandem/pools/load"
 )
 
@@ -14,11 +15,13 @@ import (
 // and a file of its own. It is created when the server is first seen and survives reloads of
 // the configuration.
 type serverState struct {
+	version atomic.Uint64 // see Version
 	liveness
 	admission
 	capabilities
 	engineLoad
 	workInFlight
+	overdue deadline.Set[Lease] // requests that wait for a result
 	speed
 	standbyState
 	drains   drains
@@ -47,6 +50,8 @@ func newServerState(cfg Config) *serverState {
 	l.work[LegIndex(Prefill)].StepTokens = cfg.StepTokens
 	l.prefill = curve.NewLearned(cfg.Prefill, []curve.Features{curve.PrefillFeatures(256, 0), curve.PrefillFeatures(4096, 0), curve.PrefillFeatures(32768, 0)}, cfg.Forgetting)
 	l.step = curve.NewLearned(cfg.Step, []curve.Features{curve.StepFeatures(1, 2000), curve.StepFeatures(32, 100_000), curve.StepFeatures(128, 500_000)}, cfg.Forgetting)
+	l.prefill.CountChanges(&l.version)
+	l.step.CountChanges(&l.version)
 	l.evidence.Measured = cfg.Measured
 	return l
 }

@@ -12,7 +12,7 @@ import (
 func hold(t *testing.T, s *Server, n int) {
 	t.Helper()
 	for range n {
-		if _, err := s.Claim(Decode, curve.Work{}, false); err != nil {
+		if _, err := s.Claim(Decode, curve.Work{}, false, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -23,7 +23,7 @@ func hold(t *testing.T, s *Server, n int) {
 func fill(t *testing.T, servers []*Server, n int) int {
 	t.Helper()
 	for range n {
-		usable, _ := Candidates(servers, "m", Decode, 0.5, time.Now())
+		usable, _ := Candidates(nil, servers, "m", Decode, 0.5, time.Now())
 		least := usable[0]
 		for _, s := range usable[1:] {
 			if s.OwnInFlight(Decode, time.Now()).Requests < least.OwnInFlight(Decode, time.Now()).Requests {
@@ -79,7 +79,7 @@ func TestSlowStart_AnIdleFleetAndOneThatStartsUseAll(t *testing.T) {
 		}
 		idle := fleetOf(2)
 		idle[0].beginSlowStart(Decode, time.Minute, 10*time.Second, time.Now())
-		if usable, _ := Candidates(idle, "m", Decode, 0.5, time.Now()); len(usable) != 2 {
+		if usable, _ := Candidates(nil, idle, "m", Decode, 0.5, time.Now()); len(usable) != 2 {
 			t.Errorf("%d of 2 idle servers are usable", len(usable))
 		}
 	})

@@ -30,14 +30,14 @@ func TestServer_WhatManyRequestsDoAtOnceAddsUp(t *testing.T) {
 	s := f.Servers()[0]
 	s.RecordAdapterLoad(Adapter{Name: "ada"}, Model{ID: "m"}, time.Second)
 	request := func() {
-		l, err := s.Claim(Decode, curve.Work{Tokens: 3}, true)
+		l, err := s.Claim(Decode, curve.Work{Tokens: 3}, true, time.Now())
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		l.Prepare("ada")
-		l.MarkSent(0)
-		l.BeginLocalPrefill(curve.Work{Tokens: 2})
+		l.MarkSent(0, time.Now())
+		l.BeginLocalPrefill(curve.Work{Tokens: 2}, time.Now())
 		l.pauseBacklog(time.Now())
 		if s.InFlight(Decode, time.Now()).Requests < 1 || s.InFlight(Prefill, time.Now()).Requests < 1 {
 			t.Error("its work is not on the server")
@@ -48,7 +48,7 @@ func TestServer_WhatManyRequestsDoAtOnceAddsUp(t *testing.T) {
 		if _, held := s.LoadRequests().LastUse("ada", time.Now()); held < 1 {
 			t.Error("its adapter is not held")
 		}
-		l.EndLocalPrefill(2, 0, 0)
+		l.EndLocalPrefill(2, 0, 0, time.Now())
 		l.RecordResult(nil)
 		l.Release()
 	}
@@ -58,7 +58,7 @@ func TestServer_WhatManyRequestsDoAtOnceAddsUp(t *testing.T) {
 		s.GPUShare().Occupant(time.Now(), 0)
 		s.GPUShare().RecordUse(time.Now())
 		s.Serves("ada", time.Now())
-		Candidates(f.Servers(), "m", Decode, 0.5, time.Now())
+		Candidates(nil, f.Servers(), "m", Decode, 0.5, time.Now())
 	}
 	together(300, request, request, request, look)
 	if own := s.InFlight(Decode, time.Now()).Plus(s.InFlight(Prefill, time.Now())); own != (InFlight{}) {

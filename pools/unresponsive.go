@@ -116,7 +116,11 @@ func (v *vitals) clear() {
 // RecordAlive records that the server gave a sign of life: it answered, or a stream of its went on.
 func (l *serverState) RecordAlive(now time.Time) {
 	since, ended := l.vitals.sign(now)
-	if !ended || !l.health.Load().Up {
+	if !ended {
+		return
+	}
+	defer l.countChange()
+	if !l.health.Load().Up {
 		return
 	}
 	for i, leg := range []Role{Prefill, Decode} {
@@ -150,6 +154,7 @@ func (l *serverState) RecordLate(sent time.Time) {
 
 func (l *serverState) late(sent time.Time) lateProbes {
 	p := l.vitals.late(sent)
+	l.countChange()
 	if p.late == 1 {
 		l.states.notify()
 	}

@@ -49,19 +49,19 @@ func TestUnresponsive_EvidenceMovesIt(t *testing.T) {
 func TestLease_RecordUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := testServer(Decode)
-		l, err := s.Claim(Decode, curve.Work{}, false)
+		l, err := s.Claim(Decode, curve.Work{}, false, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer l.Release()
-		l.MarkSent(0)
+		l.MarkSent(0, time.Now())
 		time.Sleep(time.Second)
 		s.RecordProgress(time.Now())
 		if l.RecordUnreachable(); s.State() != Alive {
 			t.Errorf("a token came meanwhile: %v", s.State())
 		}
 		time.Sleep(time.Second)
-		l.MarkSent(0)
+		l.MarkSent(0, time.Now())
 		time.Sleep(time.Second)
 		if l.RecordUnreachable(); s.State() != Unresponsive {
 			t.Errorf("nothing came: %v", s.State())

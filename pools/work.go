@@ -100,10 +100,11 @@ func (l *Lease) promptID() uint64 {
 
 // BeginLocalPrefill records that the request's prompt is computed where it is decoded: the
 // server has that work ahead like a prefill, until Computed or the end of the lease.
-func (l *Lease) BeginLocalPrefill(work curve.Work) {
+func (l *Lease) BeginLocalPrefill(work curve.Work, now time.Time) {
 	l.server.mu.Lock()
-	l.server.work[LegIndex(Prefill)].Begin(l.promptID(), work, time.Now())
+	l.server.work[LegIndex(Prefill)].Begin(l.promptID(), work, now)
 	l.server.mu.Unlock()
+	l.server.countChange()
 	l.server.fleet.NotifyWork()
 }
 
@@ -118,16 +119,15 @@ func (l *Lease) EndsUnseen() {
 
 // EndLocalPrefill records that the prompt has been computed, and adds to the server's curve what it
 // took, less what the server's batch took meanwhile.
-func (l *Lease) EndLocalPrefill(newTokens, cached int, batch time.Duration) {
-	l.endLocal(curve.PrefillFeatures(newTokens, cached), took, batch, time.Now())
+func (l *Lease) EndLocalPrefill(newTokens, cached int, batch time.Duration, now time.Time) {
+	l.endLocal(curve.PrefillFeatures(newTokens, cached), took, batch, now)
 }
 
 // EndLocalWhole is EndLocalPrefill of a prompt whose answer of so many tokens came whole: when its first
 // token was there is not known. The curve learns that the prompt took no longer than the server took for all
 // of it, and at the lease's end what the engine's clock says (curve.Learned.ReadMeter). No step of an answer takes
 // longer than the one that computes the prompt, so that this took its share of the time at the least.
-func (l *Lease) EndLocalWhole(newTokens, cached, tokens int) {
-	now := time.Now()
+func (l *Lease) EndLocalWhole(newTokens, cached, tokens int, now time.Time) {
 	ended, known := l.endLocal(curve.PrefillFeatures(newTokens, cached), tookAtMost, 0, now)
 	if known && tokens > 0 {
 		ended.Served = min(ended.Served, now.Sub(l.sent)/time.Duration(tokens))
@@ -216,6 +216,9 @@ func (f *Fleet) SetReplicaWork(w ReplicaWork) {
 	f.replicas.Store(&w)
 }
 
+// SharesWork reports whether other gateways' work on the servers is known.
+func (f *Fleet) SharesWork() bool { return f.replicas.Load() != nil }
+
 // OthersBusy reports whether other gateways have work in flight, as far as this one knows.
 func (f *Fleet) OthersBusy(now time.Time) bool {
 	w := f.replicas.Load()
@@ -257,6 +260,9 @@ func (l *speed) StepCurve() curve.Curve { return l.step.Curve() }
 func (l *speed) Beliefs(now time.Time) (prefill, step curve.Belief) {
 	return l.prefill.Belief(now), l.step.Belief(now)
 }
+
+// Fadings are the confidences of Beliefs, as they fade.
+func (l *speed) Fadings() (prefill, step curve.Fading) { return l.prefill.Fading(), l.step.Fading() }
 
 // Evidence is what the server has shown of how well its prefills are predicted here.
 func (l *speed) Evidence() *curve.Evidence { return &l.evidence }

@@ -110,7 +110,7 @@ func TestReleasePrefilled_TeachesWhatTheServerTook(t *testing.T) {
 			for range 60 {
 				l := claim(t, s, Prefill, curve.Work{Tokens: 4096})
 				time.Sleep(c.held)
-				l.MarkSent(0)
+				l.MarkSent(0, time.Now())
 				time.Sleep(time.Duration(c.took*before*float64(time.Second)) + c.beside)
 				l.ReleasePrefilled(4096, 0, c.beside)
 				time.Sleep(time.Second)
@@ -158,7 +158,7 @@ func TestReleasePrefilled_TeachesThoughTheWaitWasShorter(t *testing.T) {
 			before := s.PrefillCurve().Seconds(x)
 			for range 100 {
 				l := claim(t, s, Prefill, curve.Work{Tokens: 4096})
-				l.MarkSent(0)
+				l.MarkSent(0, time.Now())
 				time.Sleep(time.Duration(0.2 * before * float64(time.Second)))
 				l.ReleasePrefilled(4096, 0, time.Duration(beside*before*float64(time.Second)))
 				time.Sleep(time.Second)
@@ -223,11 +223,11 @@ func TestEndLocalWhole_ShowsWhatAPromptTakesAtLeast(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := upFleet(t, nil, spec("http://10.0.0.1:1", Both)).Servers()[0]
 			l := claim(t, s, Decode, curve.Work{Tokens: 100})
-			l.BeginLocalPrefill(curve.Work{Tokens: 100, Estimate: 10 * time.Second})
-			l.MarkSent(0)
+			l.BeginLocalPrefill(curve.Work{Tokens: 100, Estimate: 10 * time.Second}, time.Now())
+			l.MarkSent(0, time.Now())
 			time.Sleep(100 * time.Millisecond)
 			before := s.PrefillCurve()
-			l.EndLocalWhole(100, 0, tokens)
+			l.EndLocalWhole(100, 0, tokens, time.Now())
 			l.Release()
 			var shown curve.Shown
 			shown.Add(s.Evidence(), 0)
@@ -253,13 +253,13 @@ func TestEndLocalPrefill_OfAPromptThatWasTakenToBeDone(t *testing.T) {
 			var both [2]*Lease // beside each other
 			for i := range both {
 				both[i] = claim(t, s, Decode, curve.Work{Tokens: 4096})
-				both[i].BeginLocalPrefill(curve.Work{Tokens: 4096, Estimate: time.Millisecond})
-				both[i].MarkSent(0)
+				both[i].BeginLocalPrefill(curve.Work{Tokens: 4096, Estimate: time.Millisecond}, time.Now())
+				both[i].MarkSent(0, time.Now())
 				both[i].EndsUnseen()
 			}
 			for _, l := range both {
 				time.Sleep(time.Duration(2 * before * float64(time.Second)))
-				l.EndLocalPrefill(4096, 0, 0)
+				l.EndLocalPrefill(4096, 0, 0, time.Now())
 				l.Release()
 			}
 		}
@@ -279,16 +279,16 @@ func TestLease_WhatEndsUnseenBoundsTheCurve(t *testing.T) {
 	for how, serve := range map[string]func(*Server){
 		"whole answers": func(s *Server) {
 			l := claim(t, s, Decode, curve.Work{Tokens: 2 * prompt})
-			l.BeginLocalPrefill(curve.Work{Tokens: prompt, Estimate: 10 * time.Second})
-			l.MarkSent(0)
+			l.BeginLocalPrefill(curve.Work{Tokens: prompt, Estimate: 10 * time.Second}, time.Now())
+			l.MarkSent(0, time.Now())
 			l.EndsUnseen()
 			time.Sleep(5 * time.Millisecond)
-			l.EndLocalWhole(prompt, 0, 10)
+			l.EndLocalWhole(prompt, 0, 10, time.Now())
 			l.Release()
 		},
 		"prefills that decode asks for": func(s *Server) {
 			l := claim(t, s, Prefill, curve.Work{Tokens: prompt, Estimate: 10 * time.Second})
-			l.MarkSent(0)
+			l.MarkSent(0, time.Now())
 			l.EndsUnseen()
 			time.Sleep(5 * time.Millisecond)
 			l.ReleasePrefilledBy(prompt, 0)
@@ -329,11 +329,11 @@ func TestReportLoad_TheEnginesClockSaysWhatPromptsOfWholeAnswersTook(t *testing.
 		page(0)
 		for n := 1; n <= 40; n++ {
 			l := claim(t, s, Decode, curve.Work{Tokens: 3060})
-			l.BeginLocalPrefill(curve.Work{Tokens: 3000, Estimate: 250 * time.Millisecond})
-			l.MarkSent(0)
+			l.BeginLocalPrefill(curve.Work{Tokens: 3000, Estimate: 250 * time.Millisecond}, time.Now())
+			l.MarkSent(0, time.Now())
 			l.EndsUnseen()
 			time.Sleep(250 * time.Millisecond)
-			l.EndLocalWhole(3000, 0, 60)
+			l.EndLocalWhole(3000, 0, 60, time.Now())
 			l.Release()
 			if n == 4 && s.PrefillCurve().Seconds(x) < 0.9*believed {
 				t.Error("it is believed to be faster before its clock was read")
@@ -361,12 +361,12 @@ func TestEndLocalPrefill_WhatTheBatchTookIsNotThePrompts(t *testing.T) {
 				leases := make([]*Lease, 1+others)
 				for i := range leases {
 					leases[i] = claim(t, s, Decode, curve.Work{Tokens: 1000})
-					leases[i].BeginLocalPrefill(curve.Work{Tokens: 1000, Estimate: own})
-					leases[i].MarkSent(0)
+					leases[i].BeginLocalPrefill(curve.Work{Tokens: 1000, Estimate: own}, time.Now())
+					leases[i].MarkSent(0, time.Now())
 				}
 				for _, l := range leases {
 					time.Sleep(own + 50*time.Millisecond)
-					l.EndLocalPrefill(1000, 0, 50*time.Millisecond)
+					l.EndLocalPrefill(1000, 0, 50*time.Millisecond, time.Now())
 					l.Release()
 				}
 			}

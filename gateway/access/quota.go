@@ -110,11 +110,17 @@ func (q *quota) chargePrompt(prompt int, now time.Time) *LimitError {
 	return nil
 }
 
+// isLimitedLocked reports whether the key has any limit. Most have none, and nothing of their buckets is asked for.
+func (q *quota) isLimitedLocked() bool { return q.limits != (Limits{}) }
+
 // concurrentWait is what a caller at its limit of requests at once waits:
 // it is not known when one of its own ends.
 const concurrentWait = time.Second
 
 func (q *quota) exceededLocked(prompt float64, now time.Time) *LimitError {
+	if !q.isLimitedLocked() {
+		return nil
+	}
 	if never := q.neverLocked(prompt); never != nil {
 		return never
 	}
@@ -147,6 +153,9 @@ func (b *bucket) exceeded(of string, need float64) *LimitError {
 }
 
 func (q *quota) refillLocked(now time.Time) {
+	if !q.isLimitedLocked() {
+		return
+	}
 	share := q.shared.share(now)
 	for _, b := range []*bucket{&q.requests, &q.prompt, &q.output} {
 		b.refill(now, share)
@@ -155,11 +164,11 @@ func (q *quota) refillLocked(now time.Time) {
 
 // chargeLocked takes from the buckets and reports it to the other replicas.
 func (q *quota) chargeLocked(u usage) {
-	q.takeLocked(u)
 	q.used.Requests += u.Requests
 	q.used.Prompt += u.Prompt
 	q.used.Output += u.Output
-	if q.limits != (Limits{}) {
+	if q.isLimitedLocked() {
+		q.takeLocked(u)
 		q.shared.report(q)
 	}
 }

@@ -32,7 +32,7 @@ func TestState_OfServers(t *testing.T) {
 	known := func(v float64) load.Gauge { return load.Gauge{Value: v, Known: true} }
 	d1.ReportLoad(load.Load{KVUsed: known(0.25), Waiting: known(2), At: now, Adapters: load.Adapters{Known: true, Running: []string{"poet"}}})
 	s.Fleet.SetDrain("p1:8000", true)
-	lease, err := d1.Claim(pools.Decode, curve.Work{Tokens: 300}, false)
+	lease, err := d1.Claim(pools.Decode, curve.Work{Tokens: 300}, false, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

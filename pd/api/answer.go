@@ -15,9 +15,9 @@ import (
 type Answer struct {
 	dialect *Dialect
 	raw     []byte
-	body    Body         // without fields where the answer is no object
-	usage   gjson.Result // a copy; of no type where there is none
-	usageAt string       // its place
+	body    Body   // without fields where the answer is no object
+	usage   Value  // a copy; nil where there is none
+	usageAt string // its place
 }
 
 // ReadAnswer reads a whole answer in an API, and keeps it. It fails where that is no well-formed JSON in UTF-8, or an
@@ -34,7 +34,7 @@ func (d *Dialect) ReadAnswerAndPrompt(raw []byte, prompts PromptReader) (Answer,
 	a := Answer{dialect: d, raw: raw, body: body}
 	for _, a.usageAt = range d.usages {
 		if u := body.at(a.usageAt); u.IsObject() {
-			a.usage = gjson.ParseBytes(u)
+			a.usage = bytes.Clone(u)
 			break
 		}
 	}
@@ -111,6 +111,9 @@ func (a Answer) Body() Body { return a.body }
 // Get returns the raw JSON of a member, nil if there is none.
 func (a Answer) Get(key string) Value { return a.body.Get(key) }
 
+// Object returns a member as a body of its own, whose long values are known.
+func (a Answer) Object(key string) (Body, bool) { return a.Get(key).objectOf(a.body.long) }
+
 // IsOfPrefill reports whether a prefill server answers so: with an object, or the list of them with which SGLang's own
 // API answers a batch.
 func (a Answer) IsOfPrefill() bool {
@@ -151,8 +154,8 @@ func (a Answer) first(list string) Value {
 	return nil
 }
 
-// RawUsage is the usage object, empty if there is none.
-func (a Answer) RawUsage() string { return a.usage.Raw }
+// RawUsage is the usage object, nil if there is none.
+func (a Answer) RawUsage() Value { return a.usage }
 
 // WithCached returns an answer whose usage says that so many of the prompt's tokens were cached, where it says that any
 // number was. All other bytes of members stay as they are.

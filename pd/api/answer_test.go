@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,7 +59,7 @@ func FuzzAnswer(f *testing.F) {
 		if bytes.ContainsRune(data, '\\') { // keys with escapes are found here alone
 			return
 		}
-		prompt := PromptUsage{Override: true, Prefill: `{"prompt_tokens":9,"input_tokens":9,"cached_tokens":1}`}
+		prompt := PromptUsage{Override: true, Prefill: Value(`{"prompt_tokens":9,"input_tokens":9,"cached_tokens":1}`)}
 		for _, d := range Dialects() {
 			a, err := d.ReadAnswer(data)
 			if err != nil {
@@ -198,6 +199,50 @@ func TestAnswer_FailureAndWhatIsNone(t *testing.T) {
 		}
 		if is := a.IsAnswer(); failure != c.failure || is != c.is {
 			t.Errorf("%s, %s: failure %d, an answer %v; want %d, %v", c.dialect.Name, c.answer, failure, is, c.failure, c.is)
+		}
+	}
+}
+
+// The long list of blocks in a hand-off is walked once, when the answer is read.
+func TestAnswerObject_KnowsTheLongValuesOfTheAnswer(t *testing.T) {
+	blocks := "[" + strings.TrimSuffix(strings.Repeat("12345,", longBody/6+1), ",") + "]"
+	answer, err := Chat.ReadAnswer([]byte(`{"choices":[],"kv_transfer_params":{"remote_block_ids":[` + blocks + `],"remote_port":1}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	handoff, ok := answer.Object(HandoffField)
+	if !ok || !slices.Equal(handoff.Keys(), []string{"remote_block_ids", "remote_port"}) {
+		t.Fatalf("%v, %v", handoff.Keys(), ok)
+	}
+	for _, long := range []Long{handoff.Long(), nil} {
+		groups := slices.Collect(handoff.Get("remote_block_ids").ElementsOf(long))
+		if len(groups) != 1 || string(groups[0]) != blocks {
+			t.Errorf("%d groups", len(groups))
+		}
+	}
+	if known := handoff.Long(); len(known) != 1 || &known[0][0] != &handoff.Get("remote_block_ids")[1] {
+		t.Errorf("%d long values are known", len(known))
+	}
+}
+
+// Where decode says of the prompt what prefill does, the client gets decode's answer as it came.
+func TestClean_OfAUsageThatIsPrefillsToo(t *testing.T) {
+	const prefill = `{"prompt_tokens":7,"total_tokens":8,"completion_tokens":1,"prompt_tokens_details":null}`
+	for usage, same := range map[string]bool{
+		`{"prompt_tokens":7,"total_tokens":9,"completion_tokens":2,"prompt_tokens_details":null}`:                true,
+		`{"prompt_tokens":8,"total_tokens":10,"completion_tokens":2,"prompt_tokens_details":null}`:               false,
+		`{"prompt_tokens":7,"total_tokens":10,"completion_tokens":2,"prompt_tokens_details":null}`:               false,
+		`{"prompt_tokens":7,"total_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":6}}`: false,
+	} {
+		answer, err := Chat.ReadAnswer([]byte(`{"choices":[],"usage":` + usage + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		clean := answer.Clean(PromptUsage{Override: true, Prefill: Value(prefill)})
+		got := answer.As(clean)
+		const want = `{"choices":[],"usage":{"prompt_tokens":7,"total_tokens":9,"completion_tokens":2,"prompt_tokens_details":null}}`
+		if string(got) != want || clean.Edited() == same {
+			t.Errorf("%s: edited %v, %s", usage, clean.Edited(), got)
 		}
 	}
 }

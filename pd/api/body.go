@@ -136,7 +136,7 @@ func (b Body) Parts() iter.Seq[[]byte] {
 			yield(b.source)
 			return
 		}
-		before := []byte("{")
+		before := jsonBegin
 		for i := range b.fields {
 			if !yield(before) {
 				return
@@ -146,14 +146,17 @@ func (b Body) Parts() iter.Seq[[]byte] {
 					return
 				}
 			}
-			before = []byte(",")
+			before = jsonComma
 		}
-		if len(b.fields) == 0 && !yield([]byte("{")) {
+		if len(b.fields) == 0 && !yield(jsonBegin) {
 			return
 		}
-		yield([]byte("}"))
+		yield(jsonEnd)
 	}
 }
+
+// What stands between the members of an object, which nobody changes.
+var jsonBegin, jsonComma, jsonEnd = []byte("{"), []byte(","), []byte("}")
 
 // textFields hold what a client says: the prompt, and what shapes it.
 var textFields = []string{"messages", "prompt", "input", "system", "instructions", "tools", "documents", "chat_template"}
@@ -197,16 +200,20 @@ func (b Body) Fields() iter.Seq2[string, Value] {
 
 // Get returns the raw JSON of a field's value, nil if the field is absent.
 func (b Body) Get(key string) Value {
-	for i := range b.fields {
-		if b.fields[i].key == key {
-			return b.fields[i].raw()
-		}
+	if at := b.index(key); at >= 0 {
+		return b.fields[at].raw()
 	}
 	return nil
 }
 
-func (b Body) has(key string) bool {
-	return slices.ContainsFunc(b.fields, func(f field) bool { return f.key == key })
+// index is the place of a field, -1 where it is absent.
+func (b Body) index(key string) int {
+	for i := range b.fields {
+		if b.fields[i].key == key {
+			return i
+		}
+	}
+	return -1
 }
 
 // at is Get of a place: keys with dots between them.

@@ -37,14 +37,21 @@ func Remove(key string) Edit { return Edit{Key: key} }
 // new ones come last in the order of the edits, all other bytes of members are
 // untouched.
 func (b Body) With(edits ...Edit) Body {
+	var room [24]int
+	places := room[:0] // of their fields, -1 of one that there is not
 	fields, size, changes := len(b.fields), 0, false
 	for i := range edits {
-		was := b.has(edits[i].Key)
-		changes = changes || was || edits[i].Value != nil
-		if !was && edits[i].Value != nil {
-			fields++
+		at, e := b.index(edits[i].Key), &edits[i]
+		places = append(places, at)
+		if at >= 0 || e.Value != nil {
+			changes = true
 		}
-		size += edits[i].size()
+		if e.Value != nil {
+			size += e.size()
+			if at < 0 {
+				fields++
+			}
+		}
 	}
 	if !changes {
 		return b
@@ -52,20 +59,17 @@ func (b Body) With(edits ...Edit) Body {
 	buffer := make([]byte, 0, size) // of all new members, where their keys have no escapes
 	out := Body{source: b.source, sum: b.sum, long: b.long, edited: true, fields: make([]field, 0, fields)}
 	for i := range b.fields {
-		f := &b.fields[i]
-		edit, found := lastEdit(edits, f.key)
+		f, last := &b.fields[i], lastIndex(places, i)
 		switch {
-		case !found:
+		case last < 0:
 			out.fields = append(out.fields, *f)
-		case edit.Value != nil:
-			out.fields = append(out.fields, newField(&buffer, f.key, f.member[:f.value], edit))
+		case edits[last].Value != nil:
+			out.fields = append(out.fields, newField(&buffer, f.key, f.member[:f.value], &edits[last]))
 		}
 	}
-	for i, e := range edits {
-		if e.Value == nil || b.has(e.Key) {
-			continue
-		}
-		if _, later := lastEdit(edits[i+1:], e.Key); later {
+	for i := range edits {
+		e := &edits[i]
+		if e.Value == nil || places[i] >= 0 || slices.ContainsFunc(edits[i+1:], func(later Edit) bool { return later.Key == e.Key }) {
 			continue
 		}
 		var head [64]byte
@@ -74,13 +78,14 @@ func (b Body) With(edits ...Edit) Body {
 	return out
 }
 
-func lastEdit(edits []Edit, key string) (Edit, bool) {
-	for i := len(edits) - 1; i >= 0; i-- {
-		if edits[i].Key == key {
-			return edits[i], true
+// lastIndex is the last place of a number, -1 where it is not.
+func lastIndex(all []int, n int) int {
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i] == n {
+			return i
 		}
 	}
-	return Edit{}, false
+	return -1
 }
 
 // appendWith appends what With and Bytes come to, without making a body. Of edits of one field the first counts.
@@ -134,7 +139,7 @@ func (b Body) Rewrite(change func(key string, value Value) Value) Body {
 		case same:
 			fields = append(fields, *f)
 		case value != nil:
-			fields = append(fields, newField(new([]byte), f.key, f.member[:f.value], Set(f.key, value)))
+			fields = append(fields, newField(new([]byte), f.key, f.member[:f.value], &Edit{Key: f.key, Value: value}))
 		}
 	}
 	if fields == nil {
@@ -151,19 +156,15 @@ func (b Body) Edited() bool { return b.edited }
 const longPart = 4 << 10
 
 // newField makes a member of its head, which is key and colon, and its new value, in a buffer.
-func newField(buffer *[]byte, key string, head []byte, edit Edit) field {
-	kept := 0
-	for part := range edit.parts {
-		if edit.keeps(part) {
-			kept++
-		}
-	}
+func newField(buffer *[]byte, key string, head []byte, edit *Edit) field {
 	f, start := field{key: key, value: int32(len(head)), made: true}, len(*buffer)
 	copied := append(*buffer, head...)
-	var all [][]byte
-	if kept > 0 {
-		all = make([][]byte, 0, 2*kept+1)
+	if !edit.keepsAny() {
+		copied = edit.appendTo(copied)
+		*buffer, f.member = copied, copied[start:len(copied):len(copied)]
+		return f
 	}
+	all := make([][]byte, 0, 2*len(edit.more)+3)
 	for part := range edit.parts {
 		if edit.keeps(part) {
 			all = append(all, copied[start:len(copied):len(copied)], part)
@@ -173,12 +174,7 @@ func newField(buffer *[]byte, key string, head []byte, edit Edit) field {
 		}
 	}
 	*buffer = copied
-	rest := copied[start:len(copied):len(copied)]
-	if kept == 0 {
-		f.member = rest
-		return f
-	}
-	tail := append(all, rest)[1:]
+	tail := append(all, copied[start:len(copied):len(copied)])[1:]
 	f.member, f.tail = all[0], &tail
 	return f
 }
@@ -196,7 +192,8 @@ func appendKey(to []byte, key string) []byte {
 
 // appendTo appends the value.
 func (e *Edit) appendTo(to []byte) []byte {
-	for part := range e.parts {
+	to = append(to, e.Value...)
+	for _, part := range e.more {
 		to = append(to, part...)
 	}
 	return to
@@ -205,7 +202,10 @@ func (e *Edit) appendTo(to []byte) []byte {
 // size is what newField takes of a buffer for a member with this value, in bytes.
 func (e *Edit) size() int {
 	n := len(e.Key) + len(`"":`)
-	for part := range e.parts {
+	if !e.keeps(e.Value) {
+		n += len(e.Value)
+	}
+	for _, part := range e.more {
 		if !e.keeps(part) {
 			n += len(part)
 		}
@@ -226,3 +226,8 @@ func (e *Edit) parts(yield func([]byte) bool) {
 }
 
 func (e *Edit) keeps(part []byte) bool { return e.keep && len(part) >= longPart }
+
+// keepsAny reports whether a part of the value is kept.
+func (e *Edit) keepsAny() bool {
+	return e.keep && (e.keeps(e.Value) || slices.ContainsFunc(e.more, e.keeps))
+}

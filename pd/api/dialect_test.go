@@ -74,7 +74,7 @@ func TestErrors_AreInTheShapeOfEachAPI(t *testing.T) {
 }
 
 func TestPromptSide_IsPrefillsAfterAHandoff(t *testing.T) {
-	of := func(usage string) PromptUsage { return PromptUsage{Override: true, Prefill: usage} }
+	of := func(usage string) PromptUsage { return PromptUsage{Override: true, Prefill: Value(usage)} }
 	nothing, own := of(""), PromptUsage{}
 	for _, c := range []struct {
 		name string
@@ -193,7 +193,7 @@ func FuzzCleanAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, cached int) {
 		for _, d := range []*Dialect{Chat, Responses, Messages} {
 			d.Inspect(data)
-			out, err := d.CleanAnswer(data, PromptUsage{Override: true, Prefill: fmt.Sprintf(`{"prompt_tokens":9,"input_tokens":9,"cache_read_input_tokens":%d}`, cached)})
+			out, err := d.CleanAnswer(data, PromptUsage{Override: true, Prefill: fmt.Appendf(nil, `{"prompt_tokens":9,"input_tokens":9,"cache_read_input_tokens":%d}`, cached)})
 			if err != nil {
 				continue // it does not pass
 			}

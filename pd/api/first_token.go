@@ -146,10 +146,10 @@ func WithoutIDs(answer Body, stream bool) Body {
 // WithFirst is a whole answer of chat or completions that begins with prefill's token and goes on with what decode said
 // behind it. The usage is decode's, with the prompt as prefill counted it and the token with the answer. Token ids are
 // null unless they are shown.
-func WithFirst(d *Dialect, first, rest Body, showIDs bool) ([]byte, error) {
-	choice, n := firstChoice(first)
+func WithFirst(d *Dialect, said *FirstToken, rest Body, showIDs bool) ([]byte, error) {
+	first, choice := said.Answer.body, said.choice
 	behind, m := firstChoice(rest)
-	if n != 1 || m == 0 || choice.source == nil || behind.source == nil {
+	if said.Choices != 1 || m == 0 || choice.source == nil || behind.source == nil {
 		return nil, errors.New("an answer without a choice")
 	}
 	usage, ok := rest.Get("usage").Object()
@@ -159,9 +159,8 @@ func WithFirst(d *Dialect, first, rest Body, showIDs bool) ([]byte, error) {
 	var room [8]Edit
 	edits := room[:0]
 	if d == Chat {
-		message, _ := choice.Get("message").Object()
-		said := setJoined("content", message.Get("content"), behind.Get("message").Member("content"))
-		edits = append(edits, Set("message", message.appendWith(make([]byte, 0, message.Len()+behind.Len()), said)))
+		content := setJoined("content", said.message.Get("content"), behind.Get("message").Member("content"))
+		edits = append(edits, Set("message", said.message.appendWith(make([]byte, 0, said.message.Len()+behind.Len()), content)))
 	} else {
 		edits = append(edits, setJoined("text", choice.Get("text"), behind.Get("text")))
 	}
@@ -180,11 +179,11 @@ func WithFirst(d *Dialect, first, rest Body, showIDs bool) ([]byte, error) {
 	if ids := behind.Get("token_ids"); showIDs && ids.IsArray() && !ids.IsEmptyArray() && choice.Get("token_ids").IsArray() {
 		edits = append(edits, SetParts("token_ids", []byte("["), withoutBrackets(choice.Get("token_ids")), []byte(","), withoutBrackets(ids), []byte("]")))
 	}
-	said, _ := usage.Get("completion_tokens").Int()
+	output, _ := usage.Get("completion_tokens").Int()
 	asked, _ := first.Get("usage").Member("prompt_tokens").Int()
-	counts := []Edit{Set("prompt_tokens", strconv.AppendInt(nil, asked, 10)), Set("completion_tokens", strconv.AppendInt(nil, said+1, 10))}
+	counts := []Edit{Set("prompt_tokens", strconv.AppendInt(nil, asked, 10)), Set("completion_tokens", strconv.AppendInt(nil, output+1, 10))}
 	if !usage.Get(totalField).Null() {
-		counts = append(counts, Set(totalField, strconv.AppendInt(nil, asked+said+1, 10)))
+		counts = append(counts, Set(totalField, strconv.AppendInt(nil, asked+output+1, 10)))
 	}
 	size := rest.Len() + 512 // about as long as decode's
 	if showIDs {

@@ -39,10 +39,7 @@ func TestWithFirst(t *testing.T) {
 			map[string]string{"text": `"Hel"`, "token_ids": "", "logprobs": "null", "finish_reason": `"stop"`},
 		},
 	} {
-		first, err := ParseBody([]byte(`{"id":"x","choices":[` + x.first + `],` + prefilled + `}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := saidFirst(t, x.d, `{"id":"x","choices":[`+x.first+`],`+prefilled+`}`)
 		rest, err := ParseBody([]byte(`{"id":"y","choices":[` + x.rest + `],` + decoded + `}`))
 		if err != nil {
 			t.Fatal(err)
@@ -69,6 +66,16 @@ func TestWithFirst(t *testing.T) {
 	}
 }
 
+// saidFirst is what a prefill leg said.
+func saidFirst(t testing.TB, d *Dialect, text string) *FirstToken {
+	answer, err := d.ReadAnswer([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := ReadFirstToken(answer)
+	return &said
+}
+
 // What is no answer of one choice with a usage cannot be joined.
 func TestWithFirst_WhatCannotBeJoined(t *testing.T) {
 	const good = `{"choices":[{"text":"a"}],"usage":{"completion_tokens":1}}`
@@ -77,10 +84,7 @@ func TestWithFirst_WhatCannotBeJoined(t *testing.T) {
 		{good, `{}`}, {good, `{"choices":[]}`}, {good, `{"choices":[5]}`}, {good, `{"choices":[{"text":"a"}]}`},
 		{`{"choices":[{"text":"a","logprobs":[1]}]}`, `{"choices":[{"text":"a","logprobs":{"tokens":["a"]}}],"usage":{}}`},
 	} {
-		first, err := ParseBody([]byte(x.first))
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := saidFirst(t, Completions, x.first)
 		rest, err := ParseBody([]byte(x.rest))
 		if err != nil {
 			t.Fatal(err)
@@ -176,17 +180,16 @@ func TestCutEvent(t *testing.T) {
 
 // BenchmarkWithFirst: a whole chat of 16 tokens behind prefill's token, to a prompt of 1,000. Budget (2-core VM): 5 us.
 func BenchmarkWithFirst(b *testing.B) {
-	answer := func(said, ids, more string) Body {
-		body, err := ParseBody([]byte(`{"id":"chatcmpl-1","object":"chat.completion","created":1760000000,"model":"m","choices":[{"index":0,"message":{"role":"assistant",` +
+	answer := func(said, ids, more string) string {
+		return `{"id":"chatcmpl-1","object":"chat.completion","created":1760000000,"model":"m","choices":[{"index":0,"message":{"role":"assistant",` +
 			`"content":"` + said + `","refusal":null,"annotations":null,"tool_calls":[]},"logprobs":null,"finish_reason":"length","stop_reason":null` + ids + `}],` +
-			`"service_tier":null,"system_fingerprint":null,"usage":{"prompt_tokens":1001,"total_tokens":1016,"completion_tokens":15,"prompt_tokens_details":null}` + more + `}`))
-		if err != nil {
-			b.Fatal(err)
-		}
-		return body
+			`"service_tier":null,"system_fingerprint":null,"usage":{"prompt_tokens":1001,"total_tokens":1016,"completion_tokens":15,"prompt_tokens_details":null}` + more + `}`
 	}
-	first := answer("The", `,"token_ids":[5]`, `,"prompt_token_ids":[`+strings.Repeat("1234,", 1000)+`1],"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[1,2,3,4]]}`)
-	rest := answer(strings.Repeat(" word", 15), "", "")
+	first := saidFirst(b, Chat, answer("The", `,"token_ids":[5]`, `,"prompt_token_ids":[`+strings.Repeat("1234,", 1000)+`1],"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[[1,2,3,4]]}`))
+	rest, err := ParseBody([]byte(answer(strings.Repeat(" word", 15), "", "")))
+	if err != nil {
+		b.Fatal(err)
+	}
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := WithFirst(Chat, first, rest, false); err != nil {

@@ -1,10 +1,9 @@
 package api
 
 import (
+	"bytes"
 	"slices"
 	"strconv"
-
-	"github.com/tidwall/gjson"
 )
 
 // PromptUsage is what a client sees of its prompt in the usage: how long it is, what of it was
@@ -13,8 +12,8 @@ import (
 // prefill reported nothing there is nothing of caches. The zero value leaves decode's.
 type PromptUsage struct {
 	Override bool
-	Prefill  string // prefill's usage object; empty: it reported none yet
-	Handed   int    // tokens of the hand-off; 0: not known
+	Prefill  Value // prefill's usage object; nil: it reported none yet
+	Handed   int   // tokens of the hand-off; 0: not known
 	// Own is how many tokens of the prompt were computed for this very request by decode, before
 	// the leg that reports them as cached.
 	Own int
@@ -25,7 +24,7 @@ func (p PromptUsage) put(usage Body, d *Dialect) Body {
 	if !p.Override {
 		return withoutOwn(usage, d, p.Own)
 	}
-	prefill, err := ParseBody([]byte(p.Prefill))
+	prefill, err := ParseBody(p.Prefill)
 	if err != nil || prefill.Get(d.prompt) == nil || usage.Get(d.prompt) == nil {
 		return withoutCache(usage, d)
 	}
@@ -36,12 +35,14 @@ func (p PromptUsage) put(usage Body, d *Dialect) Body {
 		if value == nil && usage.Get(field) != nil && len(d.cached) > 1 {
 			value = []byte("null") // details, which some clients want to be there
 		}
-		edits = append(edits, Set(field, value))
+		if !bytes.Equal(value, usage.Get(field)) {
+			edits = append(edits, Set(field, value))
+		}
 	}
 	if total := totalOf(usage, prefill.Get(d.prompt), d); total != nil {
 		edits = append(edits, Set(totalField, total))
 	}
-	return usage.With(edits...)
+	return usage.With(edits...) // itself where decode says the same
 }
 
 // withoutCache returns a usage that says nothing of caches. What was left out of the
@@ -60,7 +61,7 @@ func withoutCache(usage Body, d *Dialect) Body {
 
 // withoutOwn returns a usage in which so many tokens fewer were cached, where it says that any were.
 func withoutOwn(usage Body, d *Dialect, own int) Body {
-	was := count(at(gjson.ParseBytes(usage.Bytes()), d.cached))
+	was := count(at(usage.Bytes(), d.cached))
 	if !was.Known {
 		return usage
 	}
@@ -113,11 +114,12 @@ func withTotal(usage Body, d *Dialect) Body {
 	return usage
 }
 
-// totalOf is the total of a usage with such a prompt; nil: it has none.
+// totalOf is the total of a usage with such a prompt; nil: it has none, or says that already.
 func totalOf(usage Body, prompt Value, d *Dialect) []byte {
 	in, known := prompt.Int()
 	out, also := usage.Get(d.output).Int()
-	if usage.Get(totalField).Null() || !known || !also {
+	was, _ := usage.Get(totalField).Int()
+	if usage.Get(totalField).Null() || !known || !also || was == in+out {
 		return nil
 	}
 	return strconv.AppendInt(nil, in+out, 10)
@@ -125,7 +127,7 @@ func totalOf(usage Body, prompt Value, d *Dialect) []byte {
 
 // promptFields are the fields of a usage object that are about the prompt.
 func (d *Dialect) promptFields() []string {
-	fields := []string{d.prompt}
+	fields := append(make([]string, 0, 3), d.prompt)
 	for _, path := range [][]string{d.cached, d.created} {
 		if len(path) > 0 && !slices.Contains(fields, path[0]) {
 			fields = append(fields, path[0])

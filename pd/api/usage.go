@@ -50,29 +50,29 @@ func HasNoChoices(event []byte) bool {
 
 // ReadUsage returns the usage in a body or event, false if it has none.
 func (d *Dialect) ReadUsage(data []byte) (Usage, bool) {
-	return d.usageOf(d.FindUsage(data))
+	u := d.FindUsage(data)
+	return d.usageOf(data[u.Index : u.Index+len(u.Raw)])
 }
 
 // usageOf reads a usage object, false if it does not exist.
-func (d *Dialect) usageOf(u gjson.Result) (Usage, bool) {
-	if !u.Exists() {
+func (d *Dialect) usageOf(u Value) (Usage, bool) {
+	if len(u) == 0 {
 		return Usage{}, false
 	}
 	var usage Usage
 	var created Count // where it is left out of the prompt's number
-	u.ForEach(func(key, value gjson.Result) bool {
+	for key, value := range u.Members() {
 		switch {
-		case key.Str == d.prompt:
+		case key == d.prompt:
 			usage.Prompt = count(value)
-		case key.Str == d.output:
+		case key == d.output:
 			usage.Output = count(value)
-		case leads(d.cached, key.Str):
+		case leads(d.cached, key):
 			usage.Cached = count(at(value, d.cached[1:]))
-		case leads(d.created, key.Str):
+		case leads(d.created, key):
 			created = count(at(value, d.created[1:]))
 		}
-		return true
-	})
+	}
 	if d.cacheApart && usage.Prompt.Known {
 		usage.Prompt.Tokens += usage.Cached.Tokens + created.Tokens
 	}
@@ -82,10 +82,10 @@ func (d *Dialect) usageOf(u gjson.Result) (Usage, bool) {
 // leads reports whether a path begins with a name.
 func leads(path []string, name string) bool { return len(path) > 0 && path[0] == name }
 
-// at is what stands at a path.
-func at(value gjson.Result, path []string) gjson.Result {
+// at is what stands at a path, nil if nothing does.
+func at(value Value, path []string) Value {
 	for _, name := range path {
-		value = value.Get(name)
+		value = value.Member(name)
 	}
 	return value
 }
@@ -153,11 +153,12 @@ const billedUnits = "billed_units"
 // mostTokens is more than any request has: a longer count would be in metrics and in the key's limits for ever.
 const mostTokens = 1 << 31
 
-func count(r gjson.Result) Count {
-	if r.Type != gjson.Number || r.Int() < 0 || r.Int() > mostTokens {
+func count(v Value) Count {
+	tokens, ok := v.InDigits().Int()
+	if !ok || tokens < 0 || tokens > mostTokens {
 		return Count{}
 	}
-	return Count{Tokens: int(r.Int()), Known: true}
+	return Count{Tokens: int(tokens), Known: true}
 }
 
 // Recomputed reports whether decode computed a prompt of which so many tokens were handed

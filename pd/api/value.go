@@ -102,12 +102,13 @@ func (v Value) Bool() (value, ok bool) {
 // Object returns the value as a body of its own.
 func (v Value) Object() (Body, bool) { return v.objectOf(nil) }
 
-// objectOf is Object of a value in a body of which the long values are known.
+// objectOf is Object of a value in a body of which the long values are known: those of the object are too.
 func (v Value) objectOf(long Long) (Body, bool) {
 	if !v.IsObject() {
 		return Body{}, false
 	}
 	b, err := parseObject(v, false, long)
+	b.long = append(b.long, long...)
 	return b, err == nil
 }
 

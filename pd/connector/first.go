@@ -17,15 +17,15 @@ type First struct {
 	Seed int64
 }
 
-// edits are what a prefill leg has in place of what makes its token of no use: it ends where
+// appendEdits appends what a prefill leg has in place of what makes its token of no use: it ends where
 // the answer would.
-func (f First) edits(t *Transfer) []api.Edit {
-	edits := []api.Edit{api.Set(api.TokenIDsField, []byte("true"))}
-	for _, field := range []string{"ignore_eos", "stop_token_ids", "stop", "logprobs", "top_logprobs"} {
+func (f First) appendEdits(edits []api.Edit, t *Transfer) []api.Edit {
+	edits = append(edits, api.Set(api.TokenIDsField, jsonTrue))
+	for _, field := range [...]string{"ignore_eos", "stop_token_ids", "stop", "logprobs", "top_logprobs"} {
 		edits = append(edits, api.Set(field, t.body.Get(field)))
 	}
 	if least, ok := t.body.Get("min_tokens").Int(); ok && least > 0 {
-		edits = append(edits, api.Set("min_tokens", []byte("1"))) // or a token that ends the answer may be drawn
+		edits = append(edits, api.Set("min_tokens", jsonOne)) // or a token that ends the answer may be drawn
 	}
 	if f.Seed != 0 {
 		edits = append(edits, f.seed())
@@ -53,7 +53,7 @@ func MaySayFirst(s *pools.Server) bool {
 func wholeBlocks(handoff api.Body) HandedBlocks {
 	groups, n := handoff.Get("remote_block_ids"), 0
 	blocks := 0
-	for group := range groups.Elements() {
+	for group := range groups.ElementsOf(handoff.Long()) {
 		if n++; n > 1 || !group.IsArray() {
 			return HandedBlocks{}
 		}
@@ -87,12 +87,8 @@ type HandedBlocks struct{ Blocks, Tokens int }
 // _reused_prompt_token_ids), and stays a chat: its log-probabilities are a chat's, and what the
 // engine's parsers do with text they do. limits are the fields that bound the answer, less the
 // token.
-func (h *Handoff) GoOnBehind(d *api.Dialect, said *api.FirstToken, limits []api.Edit) {
-	sequence := api.SetParts("prompt", said.Sequence()...)
-	if d == api.Chat {
-		sequence = api.SetBody(api.HandoffField, h.params.With(api.SetParts("prompt_token_ids", said.Sequence()...)))
-	}
-	h.Leg.Body = h.Leg.Body.With(append(limits, sequence)...)
+func (h *Handoff) GoOnBehind(limits []api.Edit) {
+	h.Leg = h.with(h.First.Sequence(), limits...)
 	h.SharesIDs, h.goesOn = true, true
 }
 
@@ -100,11 +96,13 @@ func (h *Handoff) GoOnBehind(d *api.Dialect, said *api.FirstToken, limits []api.
 // nil hand-off it is not.
 func (h *Handoff) GoesOn() bool { return h != nil && h.goesOn }
 
-// RedrawFirst has decode say the first token after all: the one that prefill drew.
-func (h *Handoff) RedrawFirst(f First) {
-	if f.Seed != 0 {
-		h.Leg.Body = h.Leg.Body.With(f.seed())
+// SayFirst has decode say the first token after all: the one that prefill drew, by its seed.
+func (h *Handoff) SayFirst(f First) {
+	if f.Seed == 0 {
+		h.Leg = h.with(h.prompt)
+		return
 	}
+	h.Leg = h.with(h.prompt, f.seed())
 }
 
 // Usage is that of the whole answer where decode's leg is the rest of it: to decode the first
@@ -122,5 +120,5 @@ func (h *Handoff) Whole(d *api.Dialect, said api.Answer, clean api.Body, showIDs
 	if !h.GoesOn() {
 		return said.As(clean), nil
 	}
-	return api.WithFirst(d, h.First.Body(), clean, showIDs)
+	return api.WithFirst(d, h.First, clean, showIDs)
 }

@@ -3,6 +3,7 @@ package connector
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -22,8 +23,12 @@ func TestHandoff_TheWholeAnswer(t *testing.T) {
 		}
 		return answer
 	}
-	behind := &Handoff{First: said(first), goesOn: true}
-	for name, h := range map[string]*Handoff{"no hand-off": nil, "one that decode begins anew": {First: said(first)}} {
+	saidFirst := func(text string) *api.FirstToken {
+		token := api.ReadFirstToken(said(text))
+		return &token
+	}
+	behind := &Handoff{First: saidFirst(first), goesOn: true}
+	for name, h := range map[string]*Handoff{"no hand-off": nil, "one that decode begins anew": {First: saidFirst(first)}} {
 		if got, err := h.Whole(api.Completions, said(rest), said(rest).Body(), false); err != nil || string(got) != rest || h.GoesOn() {
 			t.Errorf("%s: %s, %v", name, got, err)
 		}
@@ -43,8 +48,31 @@ func TestHandoff_TheWholeAnswer(t *testing.T) {
 	for name, x := range map[string]struct{ first, rest string }{
 		"prefill said no object": {`[]`, rest}, "decode said no object": {first, `[]`}, "no choice": {first, `{"choices":[]}`},
 	} {
-		if got, err := (&Handoff{First: said(x.first), goesOn: true}).Whole(api.Completions, said(x.rest), said(x.rest).Body(), true); err == nil {
+		if got, err := (&Handoff{First: saidFirst(x.first), goesOn: true}).Whole(api.Completions, said(x.rest), said(x.rest).Body(), true); err == nil {
 			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+// Where decode says the first token it is asked for the whole answer: with prefill's seed where there is one, with the hand-off
+// where prefill gave one, and with the ids of the prompt.
+func TestSayFirst_DecodeIsAskedForAll(t *testing.T) {
+	const handoff = `"kv_transfer_params":{"remote_host":"10.0.0.1"}`
+	for answer, want := range map[string]string{
+		`{"prompt_token_ids":[1,2],` + handoff + `}`: `{"messages":[],"seed":9,"kv_transfer_params":{"remote_host":"10.0.0.1","prompt_token_ids":[1,2]}}`,
+		`{` + handoff + `}`:                          `{"messages":[],"seed":9,` + handoff + `}`,
+		`{}`:                                         `{"messages":[],"seed":9}`,
+	} {
+		tr := &Transfer{dialect: api.Chat, body: parsed(t, `{"messages":[]}`), sharesIDs: true, First: First{Wanted: true}, From: pools.NewServer(pools.Spec{Connector: "nixl"}), To: pools.NewServer(pools.Spec{Connector: "nixl"})}
+		h := tr.Handoff()
+		h.RecordPrefill(tr, answered(t, api.Chat, answer), time.Now())
+		h.SayFirst(First{Seed: 9})
+		if got := string(h.Leg.Body.Bytes()); got != want {
+			t.Errorf("%s: decode is sent\n%s, want\n%s", answer, got, want)
+		}
+		h.SayFirst(First{})
+		if got := string(h.Leg.Body.Bytes()); got != strings.Replace(want, `"seed":9,`, "", 1) && got != strings.Replace(want, `,"seed":9`, "", 1) {
+			t.Errorf("%s: without a seed decode is sent\n%s", answer, got)
 		}
 	}
 }

@@ -20,14 +20,15 @@ type Handoff struct {
 	SharesIDs bool
 	Hosts     []string // from which decode fetches the KV, where prefill named them
 
-	Leg           LegRequest               // decode's
-	WholeAnswer   []byte                   // when prefill gave it; nil: decode has to
-	Blocks        HandedBlocks             // that decode fetches
-	First         api.Answer               // prefill's, where its token is wanted
-	params        api.Body                 // of the transfer, where decode may go on behind prefill's token
-	goesOn        bool                     // Leg is the rest of the answer behind prefill's token
-	prefillAnswer chan []byte              // prefill's, where decode's is not whole without it; nil: it is
-	coverage      atomic.Pointer[Coverage] // nil until prefill has answered
+	Leg           LegRequest                                           // decode's, made by GoOnBehind or SayFirst where prefill's token is wanted
+	WholeAnswer   []byte                                               // when prefill gave it; nil: decode has to
+	Blocks        HandedBlocks                                         // that decode fetches
+	First         *api.FirstToken                                      // that prefill said, where it is wanted
+	goesOn        bool                                                 // Leg is the rest of the answer behind prefill's token
+	with          func(prompt [][]byte, fields ...api.Edit) LegRequest // see decodeLeg
+	prompt        [][]byte                                             // likewise
+	prefillAnswer chan []byte                                          // prefill's, where decode's is not whole without it; nil: it is
+	coverage      atomic.Pointer[Coverage]                             // nil until prefill has answered
 }
 
 // Coverage is what prefill reported of the prompt.
@@ -35,7 +36,7 @@ type Coverage struct {
 	Tokens int       // of the prompt whose KV is handed over
 	Prompt int       // of the whole prompt
 	Cached api.Count // of them, cached on the prefill server
-	Usage  string    // prefill's usage object; empty: it reported none
+	Usage  api.Value // prefill's usage object; nil: it reported none
 }
 
 // Coverage returns what prefill reported so far.
@@ -49,7 +50,7 @@ func (h *Handoff) Coverage() Coverage {
 // DropLeg lets go of decode's request, which was sent and will not be again.
 func (h *Handoff) DropLeg() {
 	if h != nil {
-		h.Leg, h.First, h.params = LegRequest{}, api.Answer{}, api.Body{}
+		h.Leg, h.First, h.with, h.prompt = LegRequest{}, nil, nil, nil
 	}
 }
 
@@ -84,8 +85,8 @@ func (h *Handoff) RecordPrefill(t *Transfer, answer api.Answer, now time.Time) {
 	if !c.ConcurrentLegs {
 		h.Attempt = t.ID // which is another one where the first was given up
 		leg := c.decode(t, answer)
-		h.Leg, h.Kept, h.SharesIDs, h.Hosts, h.Created = leg.request, leg.hasKV, leg.sharesIDs, leg.hosts, now
-		h.Blocks, h.params = leg.blocks, leg.params
+		h.Leg, h.Kept, h.SharesIDs, h.Hosts, h.Created = leg.request, leg.hasKV, leg.prompt != nil, leg.hosts, now
+		h.Blocks, h.with, h.prompt = leg.blocks, leg.with, leg.prompt
 		if c.wholeAnswer != nil {
 			h.WholeAnswer = c.wholeAnswer(t, answer)
 		}
@@ -94,7 +95,8 @@ func (h *Handoff) RecordPrefill(t *Transfer, answer api.Answer, now time.Time) {
 		}
 	}
 	if t.First.Wanted {
-		h.First = answer
+		said := api.ReadFirstToken(answer)
+		h.First = &said
 	}
 	h.coverage.Store(&covers)
 	if h.prefillAnswer != nil {

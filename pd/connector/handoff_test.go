@@ -164,8 +164,8 @@ func TestNIXL_DecodeGetsPrefillsIDs(t *testing.T) {
 	} {
 		leg := nixlDecode(&Transfer{dialect: c.dialect, body: parsed(t, `{"prompt":"hi"}`), sharesIDs: c.shares, To: pools.NewServer(pools.Spec{})}, answered(t, c.dialect, c.answer))
 		body := string(leg.request.Body.Bytes())
-		if leg.sharesIDs != (c.place != "") || !leg.hasKV || strings.Contains(body, "[1,2]") != (c.place != "") {
-			t.Errorf("%s: shared %v, %s", name, leg.sharesIDs, body)
+		if shared := leg.prompt != nil; shared != (c.place != "") || !leg.hasKV || strings.Contains(body, "[1,2]") != (c.place != "") {
+			t.Errorf("%s: shared %v, %s", name, shared, body)
 		}
 		if c.place != "" && gjson.Get(body, c.place).Raw != "[1,2]" {
 			t.Errorf("%s: decode is sent %s", name, body)

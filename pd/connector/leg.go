@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pools"
@@ -21,11 +22,11 @@ type decodeLeg struct {
 	request LegRequest
 	// hasKV: prefill holds the KV for decode. That it does not is a normal case.
 	hasKV  bool
-	tokens int // of the prompt that the KV covers; 0: as many as prefill reports
-	// sharesIDs: the leg has prefill's token ids.
-	sharesIDs bool
-	blocks    HandedBlocks
-	params    api.Body // of a leg that may go on behind prefill's token: those of the transfer
+	tokens int      // of the prompt that the KV covers; 0: as many as prefill reports
+	prompt [][]byte // prefill's token ids, which decode is given: a JSON list in parts; nil: decode makes its own
+	blocks HandedBlocks
+	// with is the request with such a prompt and further fields, where that depends on prefill's token; nil: it is request.
+	with func(prompt [][]byte, fields ...api.Edit) LegRequest
 	// hosts are those from which decode fetches the KV, where prefill's answer names them.
 	// nil: the leg names the server's own.
 	hosts []string
@@ -41,9 +42,9 @@ func (t *Transfer) legWith(edits ...api.Edit) LegRequest {
 // tools, response format, adapter, media) stays byte for byte, so that both legs
 // tokenise alike.
 func oneToken(t *Transfer, more ...api.Edit) api.Body {
-	var room [24]api.Edit
+	var room [32]api.Edit
 	edits := append(room[:0],
-		api.Set("stream", []byte("false")),
+		api.Set("stream", jsonFalse),
 		api.Remove("stream_options"), // refused without stream
 		api.Remove("min_tokens"),     // refused above max_tokens
 		api.Remove("min_completion_tokens"),
@@ -54,7 +55,7 @@ func oneToken(t *Transfer, more ...api.Edit) api.Body {
 		api.Remove("stop"),
 		api.Remove("stop_sequences"),
 		api.Remove("stop_token_ids"),
-		api.Set("ignore_eos", []byte("true")),
+		api.Set("ignore_eos", jsonTrue),
 	)
 	edits = append(edits, more...)
 	if t.TokenIDs {
@@ -62,23 +63,26 @@ func oneToken(t *Transfer, more ...api.Edit) api.Body {
 		if t.dialect == api.Responses { // its request has no such field
 			field = "enable_response_messages"
 		}
-		edits = append(edits, api.Set(field, []byte("true")))
+		edits = append(edits, api.Set(field, jsonTrue))
 	}
 	for i, limit := range t.dialect.Limits() {
 		if i == 0 || t.body.Get(limit) != nil {
-			edits = append(edits, api.Set(limit, []byte("1")))
+			edits = append(edits, api.Set(limit, jsonOne))
 		}
 	}
 	for _, samples := range []string{"n", "best_of"} {
 		if t.body.Get(samples) != nil {
-			edits = append(edits, api.Set(samples, []byte("1")))
+			edits = append(edits, api.Set(samples, jsonOne))
 		}
 	}
 	if t.First.Wanted {
-		edits = append(edits, t.First.edits(t)...)
+		edits = t.First.appendEdits(edits, t)
 	}
 	return t.body.With(edits...)
 }
+
+// Values of fields, which nobody changes.
+var jsonTrue, jsonFalse, jsonOne = []byte("true"), []byte("false"), []byte("1")
 
 // kvAddress is where other engines reach the KV of a server, at the connector's usual port if
 // it has no other.
@@ -89,8 +93,11 @@ func kvAddress(s *pools.Server, usual int) string {
 
 // quoted is a JSON string.
 func quoted(s string) []byte {
-	text, _ := json.Marshal(s) // a string always marshals
-	return text
+	if strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"\<>&`, c) }) {
+		text, _ := json.Marshal(s) // a string always marshals
+		return text
+	}
+	return append(append(append(make([]byte, 0, len(s)+2), '"'), s...), '"')
 }
 
 // number is a JSON number.

@@ -33,12 +33,14 @@ func nixlPrefill(t *Transfer) LegRequest {
 	if t.First.All && t.Source == nil { // nothing is handed over
 		return LegRequest{Body: oneToken(t)}
 	}
-	params := prefillParams
+	params := keepsBlocks
 	if t.Source != nil {
-		params += "," + kvSource(t.Source)
+		params = []byte("{" + prefillParams + "," + kvSource(t.Source) + "}")
 	}
-	return LegRequest{Body: oneToken(t, api.Set(api.HandoffField, []byte("{"+params+"}")))}
+	return LegRequest{Body: oneToken(t, api.Set(api.HandoffField, params))}
 }
+
+var keepsBlocks = []byte("{" + prefillParams + "}")
 
 // nixlDecode gives decode the hand-off as prefill returned it, but for prefill's cache
 // hits: told of them, decode reports them as its own, whether the KV came or not (vllm
@@ -46,44 +48,60 @@ func nixlPrefill(t *Transfer) LegRequest {
 // decode takes them (sharesIDs). When prefill pushes, it looks the blocks
 // up by the request id (vllm nixl/push_scheduler.py), and decode must not be told of them.
 func nixlDecode(t *Transfer, answer api.Answer) decodeLeg {
-	object, ok := answer.Get(api.HandoffField).Object()
+	object, ok := answer.Object(api.HandoffField)
 	if !ok {
-		return decodeLeg{request: t.legWith()}
+		return decodeLeg{request: t.legWith(), with: func(_ [][]byte, fields ...api.Edit) LegRequest { return t.legWith(fields...) }}
 	}
-	blocks := wholeBlocks(object)
+	var blocks HandedBlocks
+	if t.First.Wanted {
+		blocks = wholeBlocks(object)
+	}
 	if object.Get("remote_prefill_cached_tokens") != nil { // a hand-off that is not edited is copied once less
 		object = object.With(api.Remove("remote_prefill_cached_tokens"))
 	}
-	var edits []api.Edit
+	var more []api.Edit
 	if isPushed(object) {
 		object = object.With(api.Remove("remote_block_ids"))
 		if id := answer.Get("id"); t.dialect == api.Responses && len(id) > 0 && id[0] == '"' {
 			// Its request id is no header's: a response names it in its body, and is named by it
 			// (entrypoints/openai/responses/protocol.py 0.32, request_id).
-			edits = append(edits, api.Set("request_id", id))
+			more = append(more, api.Set("request_id", id))
 		}
 	}
-	var ids []byte
+	leg := decodeLeg{hasKV: true, blocks: blocks, tokens: tokensIn(object), hosts: hostsIn(object.Get("remote_host"))}
 	if t.sharesIDs {
-		ids = answer.PromptIDs()
+		if ids := answer.PromptIDs(); ids != nil {
+			leg.prompt = [][]byte{ids}
+		}
 	}
+	if t.First.Wanted {
+		leg.with = nixlDecodeWith(t, object, more)
+	} else {
+		leg.request = t.nixlDecode(object, leg.prompt, more)
+	}
+	return leg
+}
+
+// nixlDecodeWith is decodeLeg.with for a hand-off.
+func nixlDecodeWith(t *Transfer, handoff api.Body, more []api.Edit) func([][]byte, ...api.Edit) LegRequest {
+	return func(prompt [][]byte, fields ...api.Edit) LegRequest {
+		return t.nixlDecode(handoff, prompt, more, fields...)
+	}
+}
+
+// nixlDecode is decode's request with a hand-off, and with a prompt as decodeLeg has it. more and fields are further fields.
+func (t *Transfer) nixlDecode(handoff api.Body, prompt [][]byte, more []api.Edit, fields ...api.Edit) LegRequest {
+	var room [8]api.Edit
+	edits := append(append(room[:0], more...), fields...)
 	switch {
-	case ids == nil:
+	case prompt == nil:
 	case t.dialect == api.Completions:
-		edits = append(edits, api.SetParts("prompt", ids))
+		edits = append(edits, api.SetParts("prompt", prompt...))
 	default:
-		object = object.With(api.SetParts("prompt_token_ids", ids))
+		handoff = handoff.With(api.SetParts("prompt_token_ids", prompt...))
 		if t.To.ReadsPromptIDs() && !readsMessages(t.body) {
 			edits = append(edits, api.Set("messages", noMessages))
 		}
 	}
-	return decodeLeg{
-		request:   t.legWith(append(edits, api.SetBody(api.HandoffField, object))...),
-		hasKV:     true,
-		tokens:    tokensIn(object),
-		sharesIDs: ids != nil,
-		blocks:    blocks,
-		params:    object,
-		hosts:     hostsIn(object.Get("remote_host")),
-	}
+	return t.legWith(append(edits, api.SetBody(api.HandoffField, handoff))...)
 }

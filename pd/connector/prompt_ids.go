@@ -17,7 +17,7 @@ func sharesIDs(d *api.Dialect, body api.Body, from, to *pools.Server) bool {
 	if Of(to) != nixl || !tells {
 		return false
 	}
-	return mayShareIDs(d, body) && (d != api.Chat || to.IsVLLM(32))
+	return (d != api.Chat || to.IsVLLM(32)) && mayShareIDs(d, body)
 }
 
 // mayShareIDs reports whether a request may be given as the ids of its prompt: a completion of a

@@ -39,7 +39,8 @@ var dialectsBefore22 = []*api.Dialect{api.Chat, api.Completions, api.Generate}
 // not mean it prefills only where the request says that decode knows the rank (0.5.23
 // srt/disaggregation/common/conn.py, CommonKVSender).
 func sglangPrefill(t *Transfer) LegRequest {
-	edits := append(t.bootstrap(), api.Set("stream", []byte("false")), api.Remove("stream_options"))
+	var room [8]api.Edit
+	edits := append(append(room[:0], t.bootstrap()...), api.Set("stream", jsonFalse), api.Remove("stream_options"))
 	if t.From.Rank != nil {
 		rank := number(*t.From.Rank)
 		edits = append(edits, api.Set("routed_dp_rank", rank), api.Set("disagg_prefill_dp_rank", rank))
@@ -48,7 +49,8 @@ func sglangPrefill(t *Transfer) LegRequest {
 }
 
 func sglangDecode(t *Transfer, _ api.Answer) decodeLeg {
-	edits := t.bootstrap()
+	var room [8]api.Edit
+	edits := append(room[:0], t.bootstrap()...)
 	if t.To.Rank != nil {
 		edits = append(edits, api.Set("routed_dp_rank", number(*t.To.Rank)))
 	}
@@ -58,26 +60,33 @@ func sglangDecode(t *Transfer, _ api.Answer) decodeLeg {
 	return decodeLeg{request: t.legWith(edits...), hasKV: true}
 }
 
-// bootstrap says where the engines meet: a room for each answer, in arrays when there
+// bootstrap says in both legs where the engines meet: a room for each answer, in arrays when there
 // are several.
 func (t *Transfer) bootstrap() []api.Edit {
+	if t.meeting != nil {
+		return t.meeting
+	}
 	host, port := t.From.KVHostPort(bootstrapPort)
-	rooms := t.roomsOfSGLang()
-	list := func(of func(i int) []byte) []byte {
+	quotedHost, rooms := quoted(host), t.roomsOfSGLang()
+	list := func(appendTo func(to []byte, room int64) []byte) []byte {
 		if len(rooms) == 1 {
-			return of(0)
+			return appendTo(nil, rooms[0])
 		}
-		var all [][]byte
-		for i := range rooms {
-			all = append(all, of(i))
+		all := []byte{'['}
+		for i, room := range rooms {
+			if i > 0 {
+				all = append(all, ',')
+			}
+			all = appendTo(all, room)
 		}
-		return append(append([]byte{'['}, bytes.Join(all, []byte{','})...), ']')
+		return append(all, ']')
 	}
-	return []api.Edit{
-		api.Set("bootstrap_host", list(func(int) []byte { return quoted(host) })),
-		api.Set("bootstrap_port", list(func(int) []byte { return number(port) })),
-		api.Set("bootstrap_room", list(func(i int) []byte { return strconv.AppendInt(nil, rooms[i], 10) })),
+	t.meeting = []api.Edit{
+		api.Set("bootstrap_host", list(func(to []byte, _ int64) []byte { return append(to, quotedHost...) })),
+		api.Set("bootstrap_port", list(func(to []byte, _ int64) []byte { return strconv.AppendInt(to, int64(port), 10) })),
+		api.Set("bootstrap_room", list(func(to []byte, room int64) []byte { return strconv.AppendInt(to, room, 10) })),
 	}
+	return t.meeting
 }
 
 // roomsOfSGLang are those of the answers that SGLang gives: it takes best_of, and gives n all the same

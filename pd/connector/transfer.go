@@ -27,6 +27,8 @@ type Transfer struct {
 	sharesIDs bool // decode is given those ids
 	// bootstrapRooms are random numbers, one for each answer, where engines meet.
 	bootstrapRooms []int64
+	room           [1]int64   // for bootstrapRooms: mostly there is one answer
+	meeting        []api.Edit // see bootstrap; nil: not made yet
 	engine         engineRank // that prefills, where the legs name it
 }
 
@@ -38,6 +40,7 @@ func NewTransfer(d *api.Dialect, body api.Body, answers int, from, to *pools.Ser
 	if requestID := t.Connector().requestID; requestID != nil {
 		t.ID = requestID(from, to)
 	}
+	t.bootstrapRooms = t.room[:0]
 	for range max(1, answers) {
 		t.bootstrapRooms = append(t.bootstrapRooms, rand.Int64())
 	}

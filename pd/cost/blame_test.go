@@ -120,9 +120,9 @@ func believed(l *Links, prefills, decodes int, now time.Time) string {
 	}
 	for i, p := range ps {
 		fmt.Fprintf(&out, "\n%4s", p.ID)
+		latency, perByte := table.Row(i, len(ds))
 		for k := range ds {
-			at := i*len(ds) + k
-			fmt.Fprintf(&out, "%6.1f", (table.Latency[at]+1e9*table.SecondsPerByte[at])/0.0202)
+			fmt.Fprintf(&out, "%6.1f", (latency[k]+1e9*perByte[k])/0.0202)
 		}
 	}
 	return out.String() + "\n"

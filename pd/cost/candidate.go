@@ -1,6 +1,7 @@
 package cost
 
 import (
+	"slices"
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate/cached"
@@ -112,6 +113,14 @@ type LinkEnd struct {
 
 // LinkEnd is the server as the end of a link.
 func (c *Candidate) LinkEnd() LinkEnd { return LinkEnd{c.ID, c.Topology} }
+
+// Clone is a copy with servers of its own, in one piece of memory.
+func (f *Candidates) Clone() Candidates {
+	own, n := *f, len(f.Prefill)
+	all := slices.Concat(f.Prefill, f.Decode)
+	own.Prefill, own.Decode = all[:n:n], all[n:]
+	return own
+}
 
 // RecordOrder keeps what the order of service adds to the prices of servers, so that a choice can be priced again as
 // it was.

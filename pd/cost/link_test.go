@@ -117,7 +117,8 @@ func TestLinks_AnOverdueTransferSpeaksAtOnce(t *testing.T) {
 	within(t, "after half a second it may be chance", seconds(l, p, d, linkTime.Add(time.Second/2)), 1/50.0, 0.1)
 	l.Fill(&table, []Candidate{*p, *q}, []Candidate{*d, *e}, later)
 	for i, slow := range []bool{true, true, false, false} {
-		if got := table.SecondsPerByte[i] * 1e9; slow != (got > 5) {
+		_, perByte := table.Row(i/2, 2)
+		if got := perByte[i%2] * 1e9; slow != (got > 5) {
 			t.Errorf("pair %d: a gigabyte is believed to take %.3f s", i, got)
 		}
 	}

@@ -3,6 +3,9 @@ package cost
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -208,8 +211,8 @@ func TestLinks_ATableIsSharedByChoicesOfTheSameFleetForAMoment(t *testing.T) {
 		if (first == second) != c.shared {
 			t.Errorf("%s: shared %v", name, first == second)
 		}
-		if len(second.Latency) != len(c.prefill)*len(c.decode) {
-			t.Errorf("%s: %d links", name, len(second.Latency))
+		if n := second.Prefills(len(c.decode)); n != len(c.prefill) {
+			t.Errorf("%s: links of %d prefill servers", name, n)
 		}
 	}
 }
@@ -282,6 +285,73 @@ func TestLinks_FillForgetsWhatWasInTheTable(t *testing.T) {
 	}
 }
 
+// What is worked out once for prefill servers whose links are alike is what each of them has by itself: in racks and zones,
+// with servers and pairs that were slow, and with some that others do not understand.
+func TestLinks_FillIsThatOfEachPair(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		l := NewLinks(DefaultLinks())
+		fleet := func(name string) (servers []Candidate) {
+			for i := range rng.IntN(7) {
+				c := at(name+strconv.Itoa(i), "r"+strconv.Itoa(rng.IntN(2)))
+				c.Topology.Zone, c.Class = "z"+strconv.Itoa(rng.IntN(2)), uint64(rng.IntN(4)/3)
+				servers = append(servers, *c)
+			}
+			return servers
+		}
+		prefill, decode := fleet("p"), fleet("d")
+		slow := func() time.Duration { return time.Duration(rng.IntN(4)) * time.Second }
+		for p := range prefill {
+			for d := range decode {
+				for range rng.IntN(8) {
+					l.Observe(prefill[p].LinkEnd(), decode[d].LinkEnd(), 1e8, slow(), 0, linkTime)
+				}
+			}
+		}
+		if len(prefill)*len(decode) > 0 && rng.IntN(2) == 0 {
+			l.Blame(prefill[0].ID, decode[0].ID, linkTime)
+		}
+		var table, pair order.LinkTable
+		l.Fill(&table, prefill, decode, linkTime)
+		fastest := math.Inf(1)
+		for p := range prefill {
+			first := p
+			latency, perByte := table.Row(p, len(decode))
+			for d := range decode {
+				l.Fill(&pair, prefill[p:p+1], decode[d:d+1], linkTime)
+				if latency[d] != pair.Latency[0] || perByte[d] != pair.SecondsPerByte[0] {
+					t.Fatalf("%d to %d: %v s, %v s a byte, by itself %v, %v", p, d, latency[d], perByte[d], pair.Latency[0], pair.SecondsPerByte[0])
+				}
+				fastest = min(fastest, pair.Fastest)
+			}
+			for q := 0; q < p && first == p; q++ {
+				if l, b := table.Row(q, len(decode)); slices.Equal(l, latency) && slices.Equal(b, perByte) {
+					first = q
+				}
+			}
+			if got := table.First(p); len(decode) > 0 && got != first {
+				t.Fatalf("the links of %d are those of %d, and were found to be those of %d", p, first, got)
+			}
+		}
+		if table.Fastest != fastest {
+			t.Fatalf("the fastest has %v s a byte, want %v", table.Fastest, fastest)
+		}
+	}
+}
+
+// BenchmarkLinks_Fill: the links of a fleet of one rack, whose servers have shown little.
+func BenchmarkLinks_Fill(b *testing.B) {
+	l := NewLinks(DefaultLinks())
+	var prefill, decode []Candidate
+	for i := range 256 {
+		prefill, decode = append(prefill, *at("p"+strconv.Itoa(i), "")), append(decode, *at("d"+strconv.Itoa(i), ""))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		l.Fill(new(order.LinkTable), prefill, decode, linkTime)
+	}
+}
+
 // Of the servers of overdue transfers the one with more of them is slow to all, the prefill
 // server where both have as many; one transfer alone says nothing of its servers.
 func TestLinks_OverdueTransfersSayWhichServerIsSlow(t *testing.T) {
@@ -307,11 +377,11 @@ func TestLinks_OverdueTransfersSayWhichServerIsSlow(t *testing.T) {
 		var table order.LinkTable
 		l.Fill(&table, prefill, decode, linkTime.Add(10*time.Second))
 		got := ""
-		for i, perByte := range table.SecondsPerByte {
+		for i := range 9 {
 			if i > 0 && i%3 == 0 {
 				got += " "
 			}
-			if 1e9*perByte > 1 {
+			if _, perByte := table.Row(i/3, 3); 1e9*perByte[i%3] > 1 {
 				got += "x"
 			} else {
 				got += "."

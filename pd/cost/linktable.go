@@ -97,21 +97,30 @@ func (l *Links) Fill(t *order.LinkTable, prefill, decode []Candidate, now time.T
 
 func (l *Links) fillLocked(t *order.LinkTable, prefill, decode []Candidate, now time.Time) {
 	places := make(map[string]int)
-	f := tableFill{table: t, from: numberedTopologies(places, prefill), to: numberedTopologies(places, decode)}
+	f := tableFill{table: t, from: numberedTopologies(places, prefill), to: numberedTopologies(places, decode), own: make([]bool, len(prefill))}
 	for i, c := range l.classes {
 		curve := c.Curve()
 		f.latency[i], f.perByte[i] = curve[0], max(curve[1], 1e-6)/1e9
 	}
 	byPrefill, byDecode := factors(l.prefill, prefill, now), factors(l.decode, decode, now)
-	t.Resize(len(prefill), len(decode))
-	clear(t.Latency)
-	clear(t.SecondsPerByte)
+	t.Reset(len(prefill))
 	t.Fastest = math.Inf(1)
+	alike := make(map[linkRow]int)
 	for p := range prefill {
+		of := linkRow{f.from[p], prefill[p].Class, byPrefill[p]}
+		if first, known := alike[of]; known {
+			t.ShareRow(p, first)
+			f.own[first] = false
+			continue
+		}
+		alike[of], f.own[p] = p, true
+		latency, perByte := t.AddRow(p, len(decode))
 		for d := range decode {
-			t.Fastest = min(t.Fastest, f.raise(p, d, max(byPrefill[p], byDecode[d])))
+			class, factor := f.from[p].distance(f.to[d]), max(byPrefill[p], byDecode[d])
+			latency[d], perByte[d] = max(0, factor*f.latency[class]), max(0, factor*f.perByte[class])
+			t.Fastest = min(t.Fastest, perByte[d])
 			if prefill[p].Class != decode[d].Class {
-				t.Latency[p*len(decode)+d] = math.Inf(1) // they do not understand each other's KV
+				latency[d] = math.Inf(1) // they do not understand each other's KV
 			}
 		}
 	}
@@ -119,6 +128,13 @@ func (l *Links) fillLocked(t *order.LinkTable, prefill, decode []Candidate, now 
 		l.raiseLocked(&f, prefill, decode, now)
 	}
 	t.Group(len(decode))
+}
+
+// linkRow is what the links of a prefill server follow from, beside those of single pairs.
+type linkRow struct {
+	at     numberedTopology
+	class  uint64
+	factor float64 // how much slower than its class it has been
 }
 
 // raiseLocked makes those pairs slow that are known to be, or whose transfers are overdue.
@@ -172,15 +188,18 @@ type tableFill struct {
 	table            *order.LinkTable
 	latency, perByte [distances]float64 // by class
 	from, to         []numberedTopology
+	own              []bool // by prefill server: it shares its row with no other
 }
 
-// raise makes a pair at least so many times slower than its class, and returns its
-// seconds per byte.
-func (f *tableFill) raise(p, d int, factor float64) float64 {
-	i, class := p*len(f.to)+d, f.from[p].distance(f.to[d])
-	f.table.Latency[i] = max(f.table.Latency[i], factor*f.latency[class])
-	f.table.SecondsPerByte[i] = max(f.table.SecondsPerByte[i], factor*f.perByte[class])
-	return f.table.SecondsPerByte[i]
+// raise makes a pair at least so many times slower than its class.
+func (f *tableFill) raise(p, d int, factor float64) {
+	if !f.own[p] {
+		f.table.CopyRow(p, len(f.to))
+		f.own[p] = true
+	}
+	latency, perByte := f.table.Row(p, len(f.to))
+	class := f.from[p].distance(f.to[d])
+	latency[d], perByte[d] = max(latency[d], factor*f.latency[class]), max(perByte[d], factor*f.perByte[class])
 }
 
 // overdue makes each pair with an overdue transfer slow, and all pairs of one of its

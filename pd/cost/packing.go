@@ -9,7 +9,7 @@ import (
 // CanPack reports whether Pack keeps all of the candidates that Explain reads. A table of hardware is shared by many
 // decisions, and is not packed with each.
 func (f *Candidates) CanPack() bool {
-	return f.Shares == nil && (f.Links == nil || len(f.Links.Latency) == len(f.Prefill)*len(f.Decode))
+	return f.Shares == nil && (f.Links == nil || len(f.Decode) == 0 || f.Links.Prefills(len(f.Decode)) == len(f.Prefill))
 }
 
 // Pack writes or reads all that Explain reads: neither what only links or classes of hardware follow from, nor how well
@@ -70,13 +70,14 @@ func packRow(x *packing.Coder, l *order.LinkTable, p, decodes int) {
 		first = l.First(p)
 	}
 	packing.Int(x, &first)
-	latency, perByte := l.Latency[p*decodes:][:decodes], l.SecondsPerByte[p*decodes:][:decodes]
+	latency, perByte := l.Row(p, decodes)
 	switch {
 	case first == p:
 		packRuns(x, latency, perByte)
 	case x.Reads():
-		copy(latency, l.Latency[first*decodes:])
-		copy(perByte, l.SecondsPerByte[first*decodes:])
+		sameLatency, samePerByte := l.Row(first, decodes)
+		copy(latency, sameLatency)
+		copy(perByte, samePerByte)
 	}
 }
 

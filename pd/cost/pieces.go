@@ -4,6 +4,8 @@ import (
 	"errors"
 	"math"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/order"
 )
 
 // Pieces is how the prefill of a long prompt is cut: over growing beginnings of the prompt, each a
@@ -82,7 +84,7 @@ func (m *Model) Cuts(f *Candidates, prefill, decode, prompt, block int, spare ti
 		held: held, has: has, prompt: prompt, leg: leg,
 		pull:     m.HandOff.Seconds() + stepsOfPull*to.nextStep,
 		computes: (m.prefill(from, &w) - from.Prefill.Fixed()) / float64(prompt-held),
-		moves:    f.Links.After(0, prefill*len(f.Decode)+decode, bytes) / float64(prompt-has),
+		moves:    f.Links.After(0, order.Pair{Prefill: prefill, Decode: decode}, len(f.Decode), bytes) / float64(prompt-has),
 	}
 	if t.computes <= 0 {
 		return nil

@@ -52,6 +52,16 @@ func (h *HeldAnswer) Grow(bytes int) bool {
 	return true
 }
 
+// Shrink counts an answer as no longer than that from now on.
+func (h *HeldAnswer) Shrink(bytes int) {
+	if bytes <= usualAnswer {
+		h.Release()
+	} else if less := h.bytes - int64(bytes); less > 0 {
+		h.budget.GiveBack(h.tenant, less)
+		h.bytes -= less
+	}
+}
+
 // IsCounted reports whether there is something to release.
 func (h *HeldAnswer) IsCounted() bool { return h.bytes > 0 }
 

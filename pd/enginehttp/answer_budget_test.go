@@ -25,7 +25,15 @@ func TestReadAnswer_IsCountedWhileItIsHeld(t *testing.T) {
 	if err := read(usualAnswer-1, &usual); err != nil || usual.IsCounted() {
 		t.Errorf("a usual one: %v", err)
 	}
-	first.Release()
+	if first.Shrink(3 << 19); budget.bytes.Taken() != 3<<19 {
+		t.Errorf("%d bytes are counted of 1.5 MiB", budget.bytes.Taken())
+	}
+	if first.Shrink(3 << 20); budget.bytes.Taken() != 3<<19 {
+		t.Errorf("%d bytes are counted of 1.5 MiB that may be longer", budget.bytes.Taken())
+	}
+	if first.Shrink(usualAnswer); first.IsCounted() {
+		t.Error("what is left is a usual one, and is counted")
+	}
 	first.Release()
 	if now := budget.bytes.Taken(); now != 0 {
 		t.Errorf("%d bytes are counted of none", now)

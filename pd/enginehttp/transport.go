@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"net"
 	"net/http"
 	"syscall"
@@ -29,9 +28,6 @@ func NewTransport(connect time.Duration) *Transport {
 		IdleTimeout:    4 * time.Second,
 	}}
 }
-
-// NewBody returns the body of a request that consists of parts. It is sent once, and what is sent is let go.
-func NewBody(parts iter.Seq[[]byte]) *http1.Body { return http1.NewBody(parts) }
 
 // ErrUnread says that a connection was lost and that no engine which lived then has read the
 // whole request: it cannot be what the engine died of.

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/enginehttp/http1"
 )
 
 // serveOnce accepts connections and gives each to a server that dies at the end of it.
@@ -46,7 +48,9 @@ func posts(ctx context.Context, t *testing.T, transport *Transport, url string) 
 // postsLong sends a request with a body of so many bytes, as a leg is.
 func postsLong(ctx context.Context, t *testing.T, transport *Transport, url string, length int) error {
 	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, NewBody(slices.Values([][]byte{bytes.Repeat([]byte("a"), length)})))
+	var body http1.Body
+	body.Put(slices.Values([][]byte{bytes.Repeat([]byte("a"), length)}))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, &body)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -794,6 +794,7 @@ func TestFollower_LogsALeaderThatComesBackOnce(t *testing.T) {
 	restart(func() {
 		eventually(t, "it is logged that it is gone", func() bool { return strings.Contains(text.String(), "not followed any more") })
 	})
+	eventually(t, "it is logged that it is back", func() bool { return strings.Contains(text.String(), "following the leader") })
 	if got := text.Take(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "following the leader") {
 		t.Errorf("of a leader that was gone for longer:\n%s", got)
 	}

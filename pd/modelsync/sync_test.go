@@ -276,11 +276,11 @@ func TestSync_RunsUntilItsContextEnds(t *testing.T) {
 func (l *learner) servesFast(t *testing.T, prefills int) {
 	t.Helper()
 	for range prefills {
-		lease, err := l.fleet.Servers()[0].Claim(pools.Prefill, curve.Work{Tokens: 4096}, true)
+		lease, err := l.fleet.Servers()[0].Claim(pools.Prefill, curve.Work{Tokens: 4096}, true, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
-		lease.MarkSent(time.Minute)
+		lease.MarkSent(time.Minute, time.Now())
 		lease.ReleasePrefilled(4096, 0, 0)
 		lease.Release()
 	}

@@ -59,10 +59,17 @@ func (o *Order) Admit(t *Ticket, s *Servers, f Forecast) (hold time.Duration, ga
 	o.Add(t, s.Links)
 	all := func(seconds float64, _ int) float64 { return seconds }
 	predicted := o.renewBacklog(&o.predicted, t.kv, s, all, f.pace(&o.rate, 1))
+	nobodyIsLate := func(longest time.Duration) bool {
+		return s.Now+f.Margin(longest) <= t.latest() && s.Now+longest <= o.firstLatest
+	}
+	// What is supported of the prediction is no more than all of it, which is all that most requests need.
+	if longest := predicted.startsIn(o.mostWork(), o.kv); longest >= 0 && nobodyIsLate(longest+time.Microsecond) { // its rounding
+		return predicted.startsIn(o.aheadOf(t)), nil, true
+	}
 	supported := o.renewBacklog(&o.supported, t.kv, s, f.supported, f.pace(&o.rate, s.fastestPace(t)))
 	longest := supported.startsIn(o.mostWork(), o.kv) // no more of any work is supported
-	if s.Now+f.Margin(longest) <= t.latest() && s.Now+longest <= o.firstLatest {
-		return predicted.startsIn(o.aheadOf(t)), nil, true // nobody is late wherever it stands
+	if nobodyIsLate(longest) {
+		return predicted.startsIn(o.aheadOf(t)), nil, true
 	}
 	inAll, before, kv, behind := 0.0, 0.0, 0, false // work of which is supported: before
 	newcomer, own, firstLatest := newcomer{Ticket: t}, f.supportedWork(t), time.Duration(math.MaxInt64)

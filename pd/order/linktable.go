@@ -5,40 +5,79 @@ import (
 	"slices"
 )
 
-// LinkTable holds what moving KV takes between the servers of each pair. The pair of prefill
-// server p and decode server d is at index p*decodes + d.
+// LinkTable holds what moving KV takes between the servers of each pair: by prefill server a row with
+// its decode servers. Prefill servers whose links are alike may share a row, as nearly all of a fleet of
+// one rack do: a choice reads all links, and a row of each of hundreds would not stay in a processor's cache.
 type LinkTable struct {
-	Latency        []float64 // seconds
+	Latency        []float64 // seconds, row by row
 	SecondsPerByte []float64
 	// Fastest is a lower bound of SecondsPerByte, by which searches skip servers.
 	Fastest float64
 
+	rows       []int // by prefill server the number of its row; empty: the p-th is that of server p
 	firstAlike []int // by prefill server the first with the same row; empty: each has its own
 }
 
-// NewLinkTable returns a table of zeros.
+// NewLinkTable returns a table of zeros, in which each prefill server has its own row.
 func NewLinkTable(prefills, decodes int) *LinkTable {
 	return &LinkTable{Latency: make([]float64, prefills*decodes), SecondsPerByte: make([]float64, prefills*decodes)}
 }
 
-// Resize makes the table as large as the fleet. What is in it then is undefined.
-func (l *LinkTable) Resize(prefills, decodes int) {
-	l.Latency, l.SecondsPerByte = sized(l.Latency, prefills*decodes), sized(l.SecondsPerByte, prefills*decodes)
-	l.firstAlike = l.firstAlike[:0]
+// Reset makes the table one of so many prefill servers, which all have yet to get a row: AddRow, or ShareRow.
+func (l *LinkTable) Reset(prefills int) {
+	l.Latency, l.SecondsPerByte = l.Latency[:0], l.SecondsPerByte[:0]
+	l.rows, l.firstAlike = sized(l.rows, prefills), l.firstAlike[:0]
+}
+
+// AddRow gives a prefill server a row of its own, of zeros.
+func (l *LinkTable) AddRow(p, decodes int) (latency, perByte []float64) {
+	at := len(l.Latency)
+	l.rows[p] = at / max(1, decodes)
+	l.Latency, l.SecondsPerByte = slices.Grow(l.Latency, decodes)[:at+decodes], slices.Grow(l.SecondsPerByte, decodes)[:at+decodes]
+	clear(l.Latency[at:])
+	clear(l.SecondsPerByte[at:])
+	return l.Latency[at:], l.SecondsPerByte[at:]
+}
+
+// ShareRow lets a prefill server share the row of another one.
+func (l *LinkTable) ShareRow(p, with int) { l.rows[p] = l.rows[with] }
+
+// CopyRow gives a prefill server a row of its own, which is a copy of the one that it shares.
+func (l *LinkTable) CopyRow(p, decodes int) {
+	was := l.row(p, decodes)
+	latency, perByte := l.AddRow(p, decodes)
+	copy(latency, was.latency)
+	copy(perByte, was.perByte)
+}
+
+// Prefills is of how many prefill servers the table is, where it has so many decode servers.
+func (l *LinkTable) Prefills(decodes int) int {
+	if len(l.rows) > 0 {
+		return len(l.rows)
+	}
+	return len(l.Latency) / max(1, decodes)
+}
+
+// rowNumber is which of the rows is a prefill server's.
+func (l *LinkTable) rowNumber(p int) int {
+	if len(l.rows) > 0 {
+		return l.rows[p]
+	}
+	return p
 }
 
 // Group finds prefill servers with equal links, as those of one rack mostly have, so that what
 // follows from links is computed once for all of them. Call it after the last change of the table.
 func (l *LinkTable) Group(decodes int) {
 	l.firstAlike = l.firstAlike[:0]
-	for p := range len(l.Latency) / max(1, decodes) {
+	for p := range l.Prefills(decodes) {
 		own := l.row(p, decodes)
 		l.firstAlike = append(l.firstAlike, p)
 		for q := range p {
 			if l.firstAlike[q] != q {
 				continue
 			}
-			if own.equal(l.row(q, decodes)) {
+			if l.rowNumber(p) == l.rowNumber(q) || own.equal(l.row(q, decodes)) {
 				l.firstAlike[p] = q
 				break
 			}
@@ -46,10 +85,10 @@ func (l *LinkTable) Group(decodes int) {
 	}
 }
 
-// After returns when bytes that leave at start have reached the decode server of a pair, both in
+// After returns when bytes that leave at start have reached the decode server of a pair, one of so many, both in
 // seconds.
-func (l *LinkTable) After(start float64, pair int, bytes float64) float64 {
-	return pairLinks{l.Latency, l.SecondsPerByte}.after(start, pair, bytes)
+func (l *LinkTable) After(start float64, pair Pair, decodes int, bytes float64) float64 {
+	return l.row(pair.Prefill, decodes).after(start, pair.Decode, bytes)
 }
 
 // Part is the links between some prefill and some decode servers, of so many.
@@ -60,15 +99,22 @@ func (l *LinkTable) Part(prefills, decodes []int, all int) *LinkTable {
 	}
 	part.Fastest = l.Fastest
 	for i, p := range prefills {
+		row := l.row(p, all)
 		for j, d := range decodes {
 			at := i*len(decodes) + j
-			part.Latency[at], part.SecondsPerByte[at] = l.Latency[p*all+d], l.SecondsPerByte[p*all+d]
+			part.Latency[at], part.SecondsPerByte[at] = row.latency[d], row.perByte[d]
 		}
 	}
 	return part
 }
 
-// pairLinks are a run of pairs of the table: all of them, or those of one prefill server.
+// Row is the links of a prefill server to so many decode servers, which others may share.
+func (l *LinkTable) Row(p, decodes int) (latency, perByte []float64) {
+	row := l.row(p, decodes)
+	return row.latency, row.perByte
+}
+
+// pairLinks are the links of a prefill server, by decode server.
 type pairLinks struct{ latency, perByte []float64 }
 
 // after adds up a pair's figures, for Terms and for the searches; least does it in a loop.
@@ -91,10 +137,9 @@ func (l pairLinks) equal(o pairLinks) bool {
 	return slices.Equal(l.latency, o.latency) && slices.Equal(l.perByte, o.perByte)
 }
 
-// row is the links of a prefill server, by decode server.
 func (l *LinkTable) row(p, decodes int) pairLinks {
-	from, to := p*decodes, (p+1)*decodes
-	return pairLinks{l.Latency[from:to], l.SecondsPerByte[from:to]}
+	from := l.rowNumber(p) * decodes
+	return pairLinks{l.Latency[from : from+decodes], l.SecondsPerByte[from : from+decodes]}
 }
 
 // First is the first prefill server with the same links as p, as far as Group has found them.

@@ -105,10 +105,15 @@ func (o *Order) Len() int { return o.size }
 
 // Add lets a request wait. Unlike Admit it refuses none.
 func (o *Order) Add(t *Ticket, links *LinkTable) {
+	o.begin(t, links)
+	o.enqueue(t)
+}
+
+// begin writes what a request that comes is ordered by.
+func (o *Order) begin(t *Ticket, links *LinkTable) {
 	t.derive(links)
 	t.rank, t.rankedPrefill, t.late = o.rank(t), t.leastPrefill, false
 	t.declined, t.isDeclining = 0, false
-	o.enqueue(t)
 }
 
 // enqueue lets a request wait that may have waited before.

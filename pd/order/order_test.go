@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/cockroachdb/datadriven"
 	"pgregory.net/rapid"
@@ -99,6 +101,53 @@ func playOrder(t *testing.T, d *datadriven.TestData) string {
 		return admitted.String()
 	}
 	return playTurns(o, s, now, d.Cmd == "turns")
+}
+
+// Requests that have gone are not kept by what a look at them was noted in: with each goes its prompt.
+func TestOrder_KeepsNoRequestThatHasGone(t *testing.T) {
+	const waiting = 100
+	for name, look := range map[string]func(o *Order, s *Servers, all []*Ticket){
+		"all are late at once": func(o *Order, s *Servers, all []*Ticket) {
+			for _, k := range all {
+				k.TTFT, k.Weights.LateLast = 2, true
+			}
+			s.Prefill[0].Ahead, s.Prefill[1].Ahead, s.Now = 10, 10, 20*time.Second
+			if o.Next(s); !all[0].late {
+				t.Error("they are not late")
+			}
+		},
+		"all are priced anew at once": func(o *Order, s *Servers, all []*Ticket) {
+			for _, k := range all {
+				k.Outdated = true
+			}
+			s.Prefill[0].Ahead, s.Decode[1].Excluded = 0.5, true
+			s.Renew = func(k *Ticket) { k.Outdated, k.Prefill[0], k.Prefill[1] = false, 0.01, 1.2 }
+			if o.Next(s); all[waiting-1].Outdated {
+				t.Error("they are not priced anew")
+			}
+		},
+	} {
+		o, s := New(DefaultConfig()), fleetOf(2, 2)
+		var all []*Ticket
+		var kept []weak.Pointer[Ticket]
+		for id := range int64(waiting) {
+			k := &Ticket{ID: id}
+			k.price(s, math.Inf(1))
+			k.Weights.Congestion = 0
+			all, kept = append(all, k), append(kept, weak.Make(k))
+			o.Add(k, s.Links)
+		}
+		look(o, s, all)
+		for _, k := range all {
+			o.Remove(k)
+		}
+		clear(all)
+		runtime.GC()
+		if n := len(slices.DeleteFunc(kept, func(k weak.Pointer[Ticket]) bool { return k.Value() == nil })); n > 1 {
+			t.Errorf("%s: %d of %d are kept though none waits", name, n, waiting)
+		}
+		runtime.KeepAlive(o)
+	}
 }
 
 func virtual(seconds float64) time.Duration { return time.Duration(seconds * 1e9) }

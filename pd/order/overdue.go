@@ -12,14 +12,7 @@ type oldestOverdue struct{ overdue, lacksKVRoom *Ticket }
 // scanWaiting looks for them, moves requests that have become late behind the others of their
 // class, and counts for how long requests have left servers free. Without servers (Serve) none lacks room.
 func (o *Order) scanWaiting(now time.Duration, s *Servers) (oldest oldestOverdue) {
-	o.moved = o.moved[:0]
-	elapsed, limits := (now - o.surveyed).Seconds(), o.overdueLimits()
-	o.surveyed = now
-	for p, isDeclined := range o.isDeclinedFor {
-		if isDeclined {
-			o.declinedFor[p], o.isDeclinedFor[p] = o.declinedFor[p]+elapsed, false
-		}
-	}
+	elapsed, limits := o.countDeclined(now), o.overdueLimits()
 	for _, q := range o.queues.sorted {
 		for _, t := range q.waiting {
 			if t.isDeclining {
@@ -48,7 +41,21 @@ func (o *Order) scanWaiting(now time.Duration, s *Servers) (oldest oldestOverdue
 		t.late = true
 		o.queues.add(t)
 	}
+	clear(o.moved) // it keeps no request that has gone
+	o.moved = o.moved[:0]
 	return oldest
+}
+
+// countDeclined counts for how long requests have left servers free for busy ones since the look before, and returns the
+// seconds since then.
+func (o *Order) countDeclined(now time.Duration) (elapsed float64) {
+	elapsed, o.surveyed = (now - o.surveyed).Seconds(), now
+	for p, isDeclined := range o.isDeclinedFor {
+		if isDeclined {
+			o.declinedFor[p], o.isDeclinedFor[p] = o.declinedFor[p]+elapsed, false
+		}
+	}
+	return elapsed
 }
 
 // overdueLimits are the limits, in seconds, beyond which a request has waited too long.

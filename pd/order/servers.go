@@ -200,9 +200,8 @@ func (s *Servers) pairCost(t *Ticket, pair *pairCost, price float64) float64 {
 // in so many seconds.
 func (s *Servers) costOnPair(t *Ticket, pair Pair, on *prefillCost, missing, decodeReady, price float64) float64 {
 	first, half := s.prefillSide(t, pair.Prefill, on, price)
-	i := pair.Prefill*len(s.Decode) + pair.Decode
 	later := max(0, decodeReady-on.ready)
-	move := s.Links.After(0, i, missing) + later + s.linkWait(pair, missing, first+later)
+	move := s.Links.After(0, pair, len(s.Decode), missing) + later + s.linkWait(pair, missing, first+later)
 	return half + move + s.decodeSide(t, &s.Decode[pair.Decode], first+move, s.tokenAt(t, pair, on, later))
 }
 

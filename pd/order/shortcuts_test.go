@@ -308,3 +308,60 @@ func TestOrder_ShortcutsChangeNothing(t *testing.T) {
 		t.Fatalf("%d went and %d waited: too few to say anything", went, left)
 	}
 }
+
+// A request that comes alone goes where it would if it were let in to wait first, and leaves the same behind; where it
+// would have to wait, it is let in as if nobody had asked.
+func TestNextAlone_IsAddAndNextWhereNobodyWaits(t *testing.T) {
+	went, waited := 0, 0
+	for seed := range uint64(600) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		c := newCrowd(rng)
+		for range 20 {
+			c.change(rng)
+			for _, k := range c.tickets {
+				c.o.Remove(k)
+			}
+			c.tickets = nil
+			c.o.overdueCredit = float64(rng.IntN(2))
+			k := c.newcomer(rng)
+			k.Arrived -= time.Duration(rng.IntN(3)) * 20 * time.Second
+			plain, plainly := c.copied(), *k
+			plain.o.Add(&plainly, plain.s.Links)
+			want, wants := plain.o.Next(plain.s)
+			if wants {
+				plain.o.Next(plain.s) // which finds nobody
+			}
+			got, goes := c.o.NextAlone(k, c.s)
+			if alone := goes; !alone {
+				if c.o.Len() != 0 {
+					t.Fatalf("seed %d: it waits though it was not let in", seed)
+				}
+				c.o.Add(k, c.s.Links)
+				if got, goes = c.o.Next(c.s); goes {
+					c.o.Next(c.s)
+				} else {
+					waited++
+				}
+			} else {
+				went++
+			}
+			if got.Ticket, want.Ticket = nil, nil; goes != wants || got != want {
+				t.Fatalf("seed %d: %+v (%v), let in first %+v (%v)", seed, got, goes, want, wants)
+			}
+			if k.awaited != plainly.awaited || k.leaves != plainly.leaves || k.isDeclining != plainly.isDeclining {
+				t.Fatalf("seed %d: awaits %+v, let in first %+v", seed, k.awaited, plainly.awaited)
+			}
+			was, is := plain.o, c.o
+			if is.Len() != was.Len() || is.overdueCredit != was.overdueCredit || is.gaps != was.gaps || is.rate != was.rate || is.surveyed != was.surveyed ||
+				!slices.Equal(is.went, was.went) || !slices.Equal(is.declinedFor, was.declinedFor) || !slices.Equal(is.isDeclinedFor, was.isDeclinedFor) {
+				t.Fatalf("seed %d: it leaves other things behind than one that was let in first", seed)
+			}
+			if c.o.Len() > 0 {
+				c.tickets = append(c.tickets, k)
+			}
+		}
+	}
+	if went < 1000 || waited < 1000 {
+		t.Fatalf("%d went at once and %d waited: too few to say anything", went, waited)
+	}
+}

@@ -29,16 +29,28 @@ type tenantQueues struct {
 	// the tenant that was served least.
 	sorted []*tenantQueue
 	of     map[queueKey]*tenantQueue
+	spare  *tenantQueue // the last one in which nobody waited any more, for its memory: mostly one request waits at a time; nil: none
 }
 
 // find returns the queue of a ticket and where it stands there, or would; a nil queue is
 // one that no request waits in.
 func (qs *tenantQueues) find(t *Ticket) (q *tenantQueue, at int, waits bool) {
-	if q = qs.of[t.queueKey()]; q == nil {
+	if q = qs.queue(t.queueKey()); q == nil {
 		return nil, 0, false
 	}
 	at, _ = slices.BinarySearchFunc(q.waiting, t, byRank)
 	return q, at, at < len(q.waiting) && q.waiting[at] == t
+}
+
+// queue is that of a key, nil where no request waits in it. Where there is one queue at most, as mostly, nothing is hashed.
+func (qs *tenantQueues) queue(key queueKey) *tenantQueue {
+	switch {
+	case len(qs.sorted) > 1:
+		return qs.of[key]
+	case len(qs.sorted) == 1 && qs.sorted[0].queueKey == key:
+		return qs.sorted[0]
+	}
+	return nil
 }
 
 // add lets a ticket wait. A tenant that comes anew is not owed what it did not ask for:
@@ -46,7 +58,7 @@ func (qs *tenantQueues) find(t *Ticket) (q *tenantQueue, at int, waits bool) {
 func (qs *tenantQueues) add(t *Ticket) {
 	q, at, _ := qs.find(t)
 	if q == nil {
-		q = &tenantQueue{queueKey: t.queueKey()}
+		q = qs.empty(t.queueKey())
 		if first := qs.group(q); first < len(qs.sorted) && qs.sorted[first].takesTurnsWith(q) {
 			q.served = qs.sorted[first].served
 		}
@@ -69,8 +81,19 @@ func (qs *tenantQueues) remove(t *Ticket) bool {
 	if len(q.waiting) == 0 {
 		delete(qs.of, q.queueKey)
 		qs.takeOut(q)
+		qs.spare = q
 	}
 	return true
+}
+
+// empty is a queue in which nobody waits yet.
+func (qs *tenantQueues) empty(key queueKey) *tenantQueue {
+	q := qs.spare
+	if qs.spare = nil; q == nil {
+		q = new(tenantQueue)
+	}
+	*q = tenantQueue{queueKey: key, waiting: q.waiting[:0]}
+	return q
 }
 
 // move gives a ticket that waits another rank. It stays in its queue, which remembers what

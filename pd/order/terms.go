@@ -58,7 +58,7 @@ func (s *Servers) mayHave(t *Ticket, pair *pairCost) bool {
 	if s.Decode[pair.Decode].Excluded && !t.Begun || s.Prefill[pair.Prefill].Excluded {
 		return false
 	}
-	finite := pair.onPrefill.prefill + pair.missing + s.Links.Latency[pair.Prefill*len(s.Decode)+pair.Decode]
+	finite := pair.onPrefill.prefill + pair.missing + s.Links.row(pair.Prefill, len(s.Decode)).latency[pair.Decode]
 	return !math.IsInf(finite, 1) && s.Prefill[pair.Prefill].Self != pair.Decode
 }
 
@@ -98,14 +98,14 @@ func (s *Servers) Terms(t *Ticket, pair Pair, price float64) Terms {
 		terms.DelayToOthers = t.delayToDecode(pair.Decode, d.Running, s.StreamDiscount) + s.kvDelay(t, pair.Decode)
 		terms.Misses = t.aggregatedMisses(pair.Decode, d.Running)
 	} else {
-		p, i, on := &s.Prefill[pair.Prefill], pair.Prefill*len(s.Decode)+pair.Decode, t.pricedOn(pair.Prefill, price)
+		p, on := &s.Prefill[pair.Prefill], t.pricedOn(pair.Prefill, price)
 		terms.Ready = max(terms.Ready, at(t.PrefillReady, pair.Prefill))
 		terms.Ahead, terms.Prefill = p.Ahead, t.Prefill[pair.Prefill]
 		if t.awaitsRest(pair.Prefill, p) {
 			terms.Ahead += p.rest
 		}
 		terms.linkWait = s.linkWait(pair, t.Missing[pair.Decode], terms.Ready+s.HandOff+terms.Ahead+terms.Prefill)
-		terms.Transfer = s.Links.After(s.HandOff, i, t.Missing[pair.Decode]) + terms.linkWait
+		terms.Transfer = s.Links.After(s.HandOff, pair, len(s.Decode), t.Missing[pair.Decode]) + terms.linkWait
 		terms.DelayToOthers = on.delayToOthers(price) + terms.Prefill*s.delayed(p)
 		terms.HardwareMismatch = at(t.HardwareMismatch, pair.Prefill)
 		terms.KVRoom += d.promptWait(terms.Ready + terms.Ahead + terms.Prefill + terms.Transfer)

@@ -140,6 +140,14 @@ type pairCost struct {
 	decodeReady float64 // seconds
 }
 
+// TakeMemory takes the slices that Resize makes from a ticket that does not wait any more, for one that has not been priced.
+func (t *Ticket) TakeMemory(from *Ticket) {
+	t.Prefill, t.Reference, t.FollowsOn, t.onPrefill = from.Prefill[:0], from.Reference[:0], from.FollowsOn[:0], from.onPrefill[:0]
+	t.Missing, t.Aggregated, t.Stall, t.LongGaps = from.Missing[:0], from.Aggregated[:0], from.Stall[:0], from.LongGaps[:0]
+	from.Prefill, from.Reference, from.FollowsOn, from.onPrefill = nil, nil, nil, nil
+	from.Missing, from.Aggregated, from.Stall, from.LongGaps = nil, nil, nil, nil
+}
+
 // Resize makes the slices as long as the fleet, whatever is in them. New ones lie in one piece of
 // memory: a look at a thousand tickets takes as long as reading what it looks at.
 func (t *Ticket) Resize(prefills, decodes int) {

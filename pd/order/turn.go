@@ -85,6 +85,31 @@ func (o *Order) Next(s *Servers) (Turn, bool) {
 	return turn, true
 }
 
+// NextAlone is Next for a request that comes while none waits, and may go at once, as most do. It is false where another
+// waits or it would have to: then Admit and Next say the same of it as if it had not been asked.
+func (o *Order) NextAlone(t *Ticket, s *Servers) (Turn, bool) {
+	if o.size > 0 {
+		return Turn{}, false
+	}
+	o.begin(t, s.Links)
+	o.prepare(s)
+	o.countDeclined(s.Now)
+	o.least = math.Inf(1)
+	limits := o.overdueLimits()
+	if (s.Now-t.Arrived).Seconds() > limits.of(t) || !o.mayAnyGo(s) {
+		return Turn{}, false
+	}
+	pair, ok := o.mayGo(t, s)
+	if !ok {
+		return Turn{}, false
+	}
+	turn := Turn{Ticket: t, Pair: pair, Price: o.price(t), longGaps: t.longGapsOn(pair, s)}
+	o.recordTurn(&turn)
+	o.recordWent(t, s.Now)
+	o.rate.reset()
+	return turn, true
+}
+
 // renew prices a request anew while all that wait are looked at. It keeps its place until placeRenewed.
 func (o *Order) renew(t *Ticket, s *Servers) {
 	s.Renew(t)
@@ -97,6 +122,7 @@ func (o *Order) placeRenewed() {
 	for _, t := range o.renewed {
 		o.place(t)
 	}
+	clear(o.renewed) // it keeps no request that has gone
 	o.renewed = o.renewed[:0]
 }
 
@@ -123,7 +149,7 @@ func (o *Order) Serve(now time.Duration, may May) (Turn, bool) {
 	return turn, ok
 }
 
-// UndoTurn lets a request wait on whose turn, the last of Next, came to nothing: its servers
+// UndoTurn lets a request wait on whose turn, the last of Next or NextAlone, came to nothing: its servers
 // refused it. No tenant is charged for that.
 func (o *Order) UndoTurn(turn Turn) {
 	o.enqueue(turn.Ticket)

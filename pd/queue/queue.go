@@ -78,13 +78,13 @@ func New(cfg Config) *Queue { return &Queue{cfg: cfg} }
 // error is ErrFull, ErrBytes, ErrDisplaced, ErrTimeout, ErrDeadline, or the context's.
 // What is predicted to wait too long is refused at once.
 func (q *Queue) Enter(ctx context.Context, req Request) (*Entry, error) {
-	now := time.Now()
-	limit := LimitedBy(req.Deadline, now.Add(q.cfg.MaxWait), ErrTimeout)
 	p := &Entry{Model: req.Model, class: req.Class, tenant: req.Tenant, bytes: int64(req.Bytes)}
 	if q.admitAtOnce(p) {
 		return p, nil
 	}
 	p.gone = make(chan struct{})
+	now := time.Now()
+	limit := LimitedBy(req.Deadline, now.Add(q.cfg.MaxWait), ErrTimeout)
 	if err := q.join(p, limit, now); err != nil {
 		return nil, err
 	}

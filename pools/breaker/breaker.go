@@ -148,25 +148,39 @@ func (b *Breaker) ejection(inRow int) time.Duration {
 // has proved it since.
 func (b *Breaker) Ejected() bool { return b.openUntil.Load() != nil }
 
-// Allow asks for a place. The verdict goes to done, once.
-func (b *Breaker) Allow() (done func(error), err error) {
+// Verdict is what a request has yet to say of the server. The zero value goes to no breaker.
+type Verdict struct {
+	b    *Breaker
+	gate *gobreaker.TwoStepCircuitBreaker[struct{}]
+	done func(error)
+}
+
+// Allow asks for a place. Its verdict is to be said, once.
+func (b *Breaker) Allow() (Verdict, error) {
 	if b.Ejected() {
-		return nil, gobreaker.ErrOpenState
+		return Verdict{}, gobreaker.ErrOpenState
 	}
 	gate := b.gate.Load()
-	verdict, err := gate.Allow()
+	done, err := gate.Allow()
 	if err != nil {
-		return nil, err
+		return Verdict{}, err
 	}
-	return func(err error) {
-		if err != nil && !neutral(err) {
-			b.recordFailure(err)
-		}
-		verdict(err)
-		if gate == b.gate.Load() && !neutral(err) { // else it is of the time before the last probe
-			b.count(err, time.Now())
-		}
-	}, nil
+	return Verdict{b, gate, done}, nil
+}
+
+// Say counts how the server did.
+func (v *Verdict) Say(err error) {
+	b := v.b
+	if b == nil {
+		return
+	}
+	if err != nil && !neutral(err) {
+		b.recordFailure(err)
+	}
+	v.done(err)
+	if v.gate == b.gate.Load() && !neutral(err) { // else it is of the time before the last probe
+		b.count(err, time.Now())
+	}
 }
 
 // count keeps failures in a row; each is uncertain until a probe request resolves it.
@@ -189,8 +203,8 @@ func (b *Breaker) count(err error, now time.Time) {
 
 // fail counts a failure that no open claim stands for.
 func (b *Breaker) fail(err error) {
-	if done, refused := b.Allow(); refused == nil {
-		done(err)
+	if verdict, refused := b.Allow(); refused == nil {
+		verdict.Say(err)
 	}
 }
 

@@ -15,9 +15,9 @@ var errFailed = errors.New("engine failed")
 
 // request asks for a place and gives a verdict, and reports whether there was a place.
 func request(b *Breaker, verdict error) bool {
-	done, err := b.Allow()
+	allowed, err := b.Allow()
 	if err == nil {
-		done(verdict)
+		allowed.Say(verdict)
 	}
 	return err == nil
 }
@@ -438,21 +438,21 @@ func TestBreaker_AnAnswerFromBeforeTheProbeIsOld(t *testing.T) {
 		if !b.ServedSince(start) || b.ServedSince(at) {
 			t.Errorf("served since the start %v, since now %v", b.ServedSince(start), b.ServedSince(at))
 		}
-		var old []func(error)
+		var old []Verdict
 		for range 2 * Default().Consecutive {
-			done, err := b.Allow()
+			allowed, err := b.Allow()
 			if err != nil {
 				t.Fatal(err)
 			}
-			old = append(old, done)
+			old = append(old, allowed)
 		}
 		b.RecordProbe(errFailed, time.Now())
 		time.Sleep(time.Second)
 		b.RecordProbe(nil, time.Now())
-		for _, done := range old[1:] {
-			done(errFailed)
+		for _, allowed := range old[1:] {
+			allowed.Say(errFailed)
 		}
-		if old[0](nil); b.Ejected() || b.ServedSince(at) {
+		if old[0].Say(nil); b.Ejected() || b.ServedSince(at) {
 			t.Errorf("by answers from before its probe it is ejected %v, serves %v", b.Ejected(), b.ServedSince(at))
 		}
 	})

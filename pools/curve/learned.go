@@ -3,6 +3,7 @@ package curve
 import (
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -34,7 +35,8 @@ const longSilence = 0.056
 type Learned struct {
 	prior      Curve
 	anchors    []Features
-	forgetting time.Duration // without a sample, in which it is known half as well
+	forgetting time.Duration  // without a sample, in which it is known half as well
+	changes    *atomic.Uint64 // counts what is learned; nil: it is not counted
 
 	mu        sync.Mutex // guards the rest
 	sampledAt time.Time  // of the last sample
@@ -92,6 +94,17 @@ func NewLearned(prior Curve, anchors []Features, forgetting time.Duration) *Lear
 	return &Learned{prior: prior, anchors: anchors, forgetting: forgetting, current: prior}
 }
 
+// CountChanges counts in what may have changed what is believed. It is called before the first sample.
+func (l *Learned) CountChanges(in *atomic.Uint64) { l.changes = in }
+
+// lockToLearn locks the curve for who changes what is believed.
+func (l *Learned) lockToLearn() {
+	l.mu.Lock()
+	if l.changes != nil {
+		l.changes.Add(1) // who reads the curve from here on waits for the change
+	}
+}
+
 // factorLocked is how much slower than the prior the server is on the whole.
 func (l *Learned) factorLocked() float64 {
 	if l.predicted == 0 {
@@ -117,11 +130,10 @@ func (l *Learned) Confidence(now time.Time) float64 {
 	return l.confidenceLocked(now)
 }
 
-func (l *Learned) confidenceLocked(now time.Time) float64 {
-	if l.samples == 0 {
-		return 0
-	}
-	return l.samples / knownAfter * l.weightAfter(now.Sub(l.sampledAt))
+func (l *Learned) confidenceLocked(now time.Time) float64 { return l.fadingLocked().At(now) }
+
+func (l *Learned) fadingLocked() Fading {
+	return Fading{shown: l.samples / knownAfter, at: l.sampledAt, forgetting: l.forgetting}
 }
 
 // Belief returns the belief with its confidence and its error.
@@ -129,6 +141,28 @@ func (l *Learned) Belief(now time.Time) Belief {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Belief{l.current, l.confidenceLocked(now), l.errorLocked()}
+}
+
+// Fading is a confidence as it fades until the next sample.
+type Fading struct {
+	shown      float64 // 0..1, at the last sample
+	at         time.Time
+	forgetting time.Duration
+}
+
+// Fading returns the confidence for whoever reads it again and again, until what is believed changes: see CountChanges.
+func (l *Learned) Fading() Fading {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.fadingLocked()
+}
+
+// At is Learned.Confidence.
+func (f Fading) At(now time.Time) float64 {
+	if f.shown == 0 {
+		return 0
+	}
+	return f.shown * weightAfter(now.Sub(f.at), f.forgetting)
 }
 
 // errorLocked is the standard error of the factor, as a share of it: that of a ratio of two sums.
@@ -141,8 +175,10 @@ func (l *Learned) errorLocked() float64 {
 }
 
 // weightAfter is the share of its weight that what was shown has after a time.
-func (l *Learned) weightAfter(age time.Duration) float64 {
-	return math.Exp2(-max(0, float64(age)/float64(l.forgetting)))
+func (l *Learned) weightAfter(age time.Duration) float64 { return weightAfter(age, l.forgetting) }
+
+func weightAfter(age, forgetting time.Duration) float64 {
+	return math.Exp2(-max(0, float64(age)/float64(forgetting)))
 }
 
 // ObserveServed is for a sample that tells only how fast the server is on the whole: the time
@@ -154,7 +190,7 @@ func (l *Learned) ObserveServed(x Features, took time.Duration, now time.Time) {
 	if took < 0 {
 		return
 	}
-	l.mu.Lock()
+	l.lockToLearn()
 	defer l.mu.Unlock()
 	predicted := l.prior.Seconds(x)
 	if took.Seconds() > sameStep*l.factorLocked()*predicted || l.latest.samples >= maxStep {
@@ -173,7 +209,7 @@ func (l *Learned) Observe(x Features, took time.Duration, now time.Time) {
 	if y <= 0 {
 		return
 	}
-	l.mu.Lock()
+	l.lockToLearn()
 	defer l.mu.Unlock()
 	l.countLocked()
 	l.addOwnLocked(l.followLocked(step{y, l.prior.Seconds(x), 1, l.silentLocked(now)}))
@@ -190,7 +226,7 @@ func (l *Learned) Observe(x Features, took time.Duration, now time.Time) {
 // of a server that was never idle, in which it did other things beside the work. It counts, as
 // ObserveServed's, in sums, and only where the server is believed to be slower than these allow.
 func (l *Learned) ObserveAtMost(x Features, took time.Duration, now time.Time) {
-	l.mu.Lock()
+	l.lockToLearn()
 	defer l.mu.Unlock()
 	predicted := l.prior.Seconds(x)
 	if l.atMost.samples > 0 && took.Seconds() <= sameStep*l.factorLocked()*predicted { // of the same step as the one before
@@ -201,7 +237,7 @@ func (l *Learned) ObserveAtMost(x Features, took time.Duration, now time.Time) {
 
 // ObserveAloneAtMost is ObserveAtMost for a sample that bears all of its step, whatever else was in it.
 func (l *Learned) ObserveAloneAtMost(x Features, took time.Duration, now time.Time) {
-	l.mu.Lock()
+	l.lockToLearn()
 	defer l.mu.Unlock()
 	l.atMostLocked(took, l.prior.Seconds(x), now)
 }

@@ -41,7 +41,7 @@ func (l *Learned) EndMetered(x Features, requests int) {
 //
 // It says something only where all that has ended was ours: with several gateways each counts its own alone.
 func (l *Learned) ReadMeter(requests, seconds float64, now time.Time) {
-	l.mu.Lock()
+	l.lockToLearn()
 	defer l.mu.Unlock()
 	m := &l.metered
 	ended, took := requests-m.requests, seconds-m.seconds

@@ -63,7 +63,7 @@ func (l *Learned) Receive(before *Report, s Report, age time.Duration, now time.
 	if works == 0 {
 		return
 	}
-	l.mu.Lock()
+	l.lockToLearn()
 	defer l.mu.Unlock()
 	l.countLocked()
 	l.followLocked(step{observed: max(0, s.Observed-before.Observed), predicted: max(0, s.Predicted-before.Predicted), samples: int(min(works, maxReceived)), silent: l.silentLocked(now.Add(-age))})
@@ -79,7 +79,7 @@ func (l *Learned) adopt(s Report, age time.Duration, now time.Time) {
 	if confidence < l.Confidence(now)+0.05 { // what was adopted there from here is no news
 		return
 	}
-	l.mu.Lock()
+	l.lockToLearn()
 	defer l.mu.Unlock()
 	l.countLocked()
 	var all step

@@ -55,14 +55,14 @@ var errEngine = errors.New("engine failed")
 // use claims and settles once, unless the claim is refused.
 func use(t *testing.T, s *pools.Server, leg pools.Role, verdict error) {
 	t.Helper()
-	l, err := s.Claim(leg, curve.Work{}, false)
+	l, err := s.Claim(leg, curve.Work{}, false, time.Now())
 	if err != nil {
 		if !errors.Is(err, pools.ErrRefused) {
 			t.Fatalf("claim: %v", err)
 		}
 		return
 	}
-	l.MarkSent(0)
+	l.MarkSent(0, time.Now())
 	l.RecordResult(verdict)
 	l.Release()
 }

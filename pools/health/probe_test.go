@@ -108,7 +108,7 @@ func TestFleet_ApplyKeepsTheStateOfServersThatStay(t *testing.T) {
 	f := fleetOf(t, fastProbes(), transport, spec(a.URL, pools.Prefill), spec(b.URL, pools.Decode))
 	before := f.Servers()[1]
 	eventually(t, "up", func() bool { return before.Health().Up })
-	lease, err := before.Claim(pools.Decode, curve.Work{Tokens: 10}, false)
+	lease, err := before.Claim(pools.Decode, curve.Work{Tokens: 10}, false, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

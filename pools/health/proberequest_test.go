@@ -314,7 +314,7 @@ func TestProbeRequest_PatienceGrowsWithThePromptsAhead(t *testing.T) {
 	for _, c := range []struct{ ahead, prefill time.Duration }{{0, usual}, {time.Second, usual + 3*time.Second}, {usual, 4 * usual}, {time.Hour, 4 * usual}} {
 		synctest.Test(t, func(t *testing.T) {
 			s := pools.NewServer(spec("http://10.0.0.1:1", pools.Both))
-			l, err := s.Claim(pools.Prefill, curve.Work{Estimate: c.ahead}, true)
+			l, err := s.Claim(pools.Prefill, curve.Work{Estimate: c.ahead}, true, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -56,7 +56,7 @@ func states(f *pools.Fleet) (all []pools.State) {
 }
 
 func usableOf(f *pools.Fleet) int {
-	usable, _ := pools.Candidates(f.Servers(), "m", pools.Decode, f.EjectShare(), time.Now())
+	usable, _ := pools.Candidates(nil, f.Servers(), "m", pools.Decode, f.EjectShare(), time.Now())
 	return len(usable)
 }
 

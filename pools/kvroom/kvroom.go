@@ -81,6 +81,16 @@ func (s *Sharing) believed(now time.Time) float64 {
 	return s.share
 }
 
+// HoldsUntil is until when what was seen counts, unless something else is seen; zero where nothing was.
+func (s *Sharing) HoldsUntil() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at.IsZero() {
+		return s.at
+	}
+	return s.at.Add(shareLife)
+}
+
 // InUse is how many tokens of KV what was sent takes on the server, but for what is still to come: fewer where prompts begin
 // alike. What was seen of that holds for a minute.
 func (s *Sharing) InUse(sent Sent, now time.Time) float64 {

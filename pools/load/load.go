@@ -40,8 +40,13 @@ type Load struct {
 
 // FreshAt reports whether the load is young enough to believe: three scrapes.
 func (l Load) FreshAt(now time.Time, interval time.Duration) bool {
-	return !l.At.IsZero() && now.Sub(l.At) <= 3*interval
+	return !l.At.IsZero() && now.Sub(l.At) <= freshScrapes*interval
 }
+
+// FreshUntil is until when FreshAt is true of a load that has been read.
+func (l Load) FreshUntil(interval time.Duration) time.Time { return l.At.Add(freshScrapes * interval) }
+
+const freshScrapes = 3
 
 // KVTokensUsed is how many tokens of KV are in use, as far as the engine says.
 func (l Load) KVTokensUsed() Gauge {

@@ -47,7 +47,7 @@ func TestStream_SaysWhatIsInFlightAtOnceAndAllOfItEachBeat(t *testing.T) {
 			}
 		}
 		claim := func(i int) *pools.Lease {
-			l, err := own.Servers()[i].Claim(pools.Prefill, curve.Work{Tokens: 10, Estimate: time.Hour}, false)
+			l, err := own.Servers()[i].Claim(pools.Prefill, curve.Work{Tokens: 10, Estimate: time.Hour}, false, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}

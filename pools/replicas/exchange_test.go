@@ -76,7 +76,7 @@ func newReplica(t *testing.T, r *redisserver.Server, id string) *replica {
 
 func (r *replica) claim(t *testing.T, tokens int) *pools.Lease {
 	t.Helper()
-	l, err := r.server.Claim(pools.Prefill, curve.Work{Tokens: tokens, Estimate: time.Duration(tokens) * time.Millisecond}, false)
+	l, err := r.server.Claim(pools.Prefill, curve.Work{Tokens: tokens, Estimate: time.Duration(tokens) * time.Millisecond}, false, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +276,7 @@ func TestReplicas_WorkThatRunsOverIsThereBetweenBeats(t *testing.T) {
 	a, on := fleet()
 	b, seen := fleet()
 	for range 2 {
-		if _, err := on.Claim(pools.Prefill, curve.Work{Tokens: 100, Estimate: time.Second}, false); err != nil {
+		if _, err := on.Claim(pools.Prefill, curve.Work{Tokens: 100, Estimate: time.Second}, false, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -326,7 +326,7 @@ func TestReplicas_ChangesAddUpToTheWhole(t *testing.T) {
 	}
 	for i := range 200 {
 		if server := on[i*7%20]; i%3 < 2 {
-			lease, err := server.Claim(pools.Prefill, curve.Work{Tokens: 1000 + i, Estimate: time.Duration(i) * time.Millisecond}, true)
+			lease, err := server.Claim(pools.Prefill, curve.Work{Tokens: 1000 + i, Estimate: time.Duration(i) * time.Millisecond}, true, time.Now())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -358,7 +358,7 @@ func TestReplicas_WhatWasLostIsReportedAgain(t *testing.T) {
 	b, seen := quietReplica(t, "b", 3)
 	now := time.Now()
 	for i, fate := range []string{"arrives", "lost", "refused", "arrives"} {
-		if _, err := on[i%3].Claim(pools.Decode, curve.Work{Tokens: 100}, true); err != nil {
+		if _, err := on[i%3].Claim(pools.Decode, curve.Work{Tokens: 100}, true, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		m := a.reported.changesOf(a.own(now), false, now)
@@ -417,15 +417,15 @@ func TestReplicas_OfTwoVersionsWorkTogether(t *testing.T) {
 func TestReplicas_SeeHowMuchOfEachOthersWorkIsPrompt(t *testing.T) {
 	r := redisserver.Start(t)
 	a, b := newReplica(t, r, "a"), newReplica(t, r, "b")
-	lease, err := a.server.Claim(pools.Decode, curve.Work{Tokens: 120, Prompt: 90}, false)
+	lease, err := a.server.Claim(pools.Decode, curve.Work{Tokens: 120, Prompt: 90}, false, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lease.Release()
-	lease.BeginLocalPrefill(curve.Work{Tokens: 90, Estimate: time.Hour})
+	lease.BeginLocalPrefill(curve.Work{Tokens: 90, Estimate: time.Hour}, time.Now())
 	sees := func(leg pools.Role) pools.InFlight { return b.server.InFlight(leg, time.Now()) }
 	eventually(t, "the prompt is seen to be on its way", func() bool { return sees(pools.Decode).Prompts == 90 && sees(pools.Decode).Computing == 90 })
-	lease.MarkSent(time.Hour)
+	lease.MarkSent(time.Hour, time.Now())
 	eventually(t, "the server is seen to have it, and to compute it", func() bool { return sees(pools.Decode).Computing == 0 && sees(pools.Prefill).Computing == 90 })
 	lease.EndsUnseen()
 	eventually(t, "nothing will say when it is done", func() bool { return sees(pools.Decode).Prompts == 90 && sees(pools.Prefill).Computing == 0 })
@@ -455,7 +455,7 @@ func BenchmarkReplicasNews512(b *testing.B) {
 	sender, on := quietReplica(b, "a", 512)
 	receiver, _ := quietReplica(b, "b", 512)
 	for i, s := range on {
-		if _, err := s.Claim(pools.Prefill, curve.Work{Tokens: 10_000 + i, Estimate: time.Hour}, true); err != nil {
+		if _, err := s.Claim(pools.Prefill, curve.Work{Tokens: 10_000 + i, Estimate: time.Hour}, true, time.Now()); err != nil {
 			b.Fatal(err)
 		}
 	}

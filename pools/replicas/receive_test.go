@@ -231,7 +231,7 @@ func TestSend_JSONIsForEarlierVersions(t *testing.T) {
 	key := func() string { return c.Get(ctx, "test:"+workKey+"me").Val() }
 	claim := func() {
 		t.Helper()
-		l, err := f.Servers()[0].Claim(pools.Prefill, curve.Work{Tokens: 10}, true)
+		l, err := f.Servers()[0].Claim(pools.Prefill, curve.Work{Tokens: 10}, true, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}

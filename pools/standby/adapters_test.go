@@ -35,7 +35,7 @@ func TestAdapterManager_ItsOwnWorkThatTheEngineReportsIsNotAnothers(t *testing.T
 		m := adapterManager{engine: engine{server: s}, cfg: cfg.Adapters}
 		start := time.Now()
 		at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
-		lease, err := s.Claim(pools.Decode, curve.Work{}, false)
+		lease, err := s.Claim(pools.Decode, curve.Work{}, false, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}

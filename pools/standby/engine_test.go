@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -78,7 +79,7 @@ func (o *obeying) overLast(t *testing.T) {
 // prepared is a lease on a server that is ready for a model.
 func prepared(t *testing.T, s *pools.Server, model string) *pools.Lease {
 	t.Helper()
-	lease, err := s.Claim(pools.Decode, curve.Work{}, false)
+	lease, err := s.Claim(pools.Decode, curve.Work{}, false, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

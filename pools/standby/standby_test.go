@@ -36,7 +36,7 @@ func watchedFleet(t *testing.T, change func(*pools.Config), engines *obeying, aw
 // await claims a place and waits until the server is ready for the model.
 func await(t *testing.T, s *pools.Server, model string) (*pools.Lease, error) {
 	t.Helper()
-	lease, err := s.Claim(pools.Decode, curve.Work{}, true)
+	lease, err := s.Claim(pools.Decode, curve.Work{}, true, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

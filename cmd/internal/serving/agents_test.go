@@ -212,7 +212,10 @@ func TestAgents_PromptsAreKnownByTheirTokens(t *testing.T) {
 					return all
 				}
 				for try := 1; ; try++ {
-					c := newClusterOf(t, engines(engine.RolePrefill, 2), engines(engine.RoleDecode, 1), "engine", asksAreAnswered)
+					c := newClusterOf(t, engines(engine.RolePrefill, 2), engines(engine.RoleDecode, 1), "engine", func(cfg *config) {
+						asksAreAnswered(cfg)
+						assumeSlowLinks(cfg)
+					})
 					r := c.runAgents(api, 4, 3)
 					t.Log(r)
 					if wrong := c.metric("tandem_tokens_checked_total", `outcome="wrong"`); wrong > 0 {
@@ -306,6 +309,14 @@ func TestAgents_SiblingsComputeTheirBeginningAtMostTwice(t *testing.T) {
 // asksAreAnswered has an engine's answer awaited that a busy machine keeps for long.
 func asksAreAnswered(cfg *config) {
 	cfg.kv.asking.AskWait, cfg.kv.asking.AskTimeout = time.Minute, time.Minute
+}
+
+// assumeSlowLinks keeps links from looking slow: a decode server of a busy machine answers late, and its link to
+// the prefill server that it had first is charged with that until the other one's is too.
+func assumeSlowLinks(cfg *config) {
+	for i := range cfg.cost.links {
+		cfg.cost.links[i].Latency = time.Second
+	}
 }
 
 // runSiblings has so many requests with one long beginning sent at once, and returns how many

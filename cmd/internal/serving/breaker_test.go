@@ -141,7 +141,7 @@ func TestBreaker_AServerThatOnlyLooksHealthyIsEjectedWithinFiveRequestsAndReturn
 				if n := len(ofClients(zombie)) - before; n != 0 {
 					t.Errorf("%d clients' requests reached it before", n)
 				}
-				usable, _ := pools.Candidates(c.node.fleet.Servers(), testModel, leg, 0.5, time.Now())
+				usable, _ := pools.Candidates(nil, c.node.fleet.Servers(), testModel, leg, 0.5, time.Now())
 				if !slices.Contains(usable, server) {
 					t.Error("it is proved and not used")
 				}
@@ -188,7 +188,7 @@ func TestBreaker_PanicUsesAllAndProbeRequestsEndIt(t *testing.T) {
 		if s.Role == pools.Decode && len(forced) < 3 {
 			forced = append(forced, s)
 			for range 5 {
-				lease, err := s.Claim(pools.Decode, curve.Work{}, false)
+				lease, err := s.Claim(pools.Decode, curve.Work{}, false, time.Now())
 				if err != nil {
 					t.Fatal(err)
 				}

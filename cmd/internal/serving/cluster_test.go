@@ -301,7 +301,7 @@ func requests(engines []*engine.Engine, path string) (all []engine.Request) {
 // eventually waits for a condition: patiently, since machines are shared.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	eventuallyIn(t, 30*time.Second, what, holds)
+	eventuallyIn(t, testTimeout, what, holds)
 }
 
 // eventuallyIn is the same with another patience.

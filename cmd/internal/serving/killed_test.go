@@ -89,8 +89,9 @@ func TestReplicas_OneKilledBetweenTheLegsIsForgotten(t *testing.T) {
 		s := prefill.State()
 		return s.HandoffsOpen == 0 && s.HandoffsExpired == 1 && s.KVBlocksUsed == 0
 	})
-	if s := decode.State(); s.DecodesDone != 1 || s.AggregatedDone != 0 {
-		t.Errorf("decode served %d of a pair and %d alone", s.DecodesDone, s.AggregatedDone)
+	// A busy machine may have had a probe request sent there too.
+	if s, asked := decode.State(), len(requests([]*engine.Engine{decode}, "/v1/chat/completions")); s.DecodesDone != 1 || asked != 1 {
+		t.Errorf("decode served %d of a pair, of %d requests", s.DecodesDone, asked)
 	}
 }
 

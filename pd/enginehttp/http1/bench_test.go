@@ -71,7 +71,7 @@ func BenchmarkRequest(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, url, NewBody(slices.Chunk(prompt, 1024)))
+				req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, url, bodyOf(slices.Chunk(prompt, 1024)))
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -129,7 +129,7 @@ func holds(b *testing.B, transport http.RoundTripper, streams int) (heap, stacks
 	var bodies []io.Closer
 	prompt := []byte(strings.Repeat("a", 4096))
 	for i := range streams {
-		req, _ := http.NewRequestWithContext(b.Context(), http.MethodPost, "http://"+listener.Addr().String(), NewBody(slices.Values([][]byte{prompt})))
+		req, _ := http.NewRequestWithContext(b.Context(), http.MethodPost, "http://"+listener.Addr().String(), bodyOf(slices.Values([][]byte{prompt})))
 		req.ContentLength = int64(len(prompt))
 		resp, err := transport.RoundTrip(req)
 		if err != nil {

@@ -38,15 +38,15 @@ const (
 	takenAway  // by who closed it before
 )
 
-// begin makes the body of an answer, and gives the connection back where it has none.
-func (e *exchange) begin(resp *http.Response, how framing, in *buffer, keep bool) {
+// begin makes it the body of an answer, and gives the connection back where it has none.
+func (b *body) begin(resp *http.Response, how framing, in *buffer, keep bool) {
 	if how == noBody {
-		e.end(keep && len(in.unread()) == 0)
+		b.end(keep && len(in.unread()) == 0)
 		in.release()
 		resp.Body = http.NoBody
 		return
 	}
-	b := &body{exchange: *e, how: how, keep: keep, left: resp.ContentLength, in: in, trailer: resp.Trailer}
+	b.how, b.keep, b.left, b.in, b.trailer = how, keep, resp.ContentLength, in, resp.Trailer
 	b.releaseEmpty()
 	resp.Body = b
 }
@@ -307,7 +307,7 @@ func (b *body) Close() error {
 	b.closed.Store(true)
 	away := b.held.CompareAndSwap(heldByBody, takenAway)
 	if away {
-		b.stop()
+		b.watch.stop()
 		b.c.abort()
 	}
 	b.mu.Lock() // who reads it is done soon

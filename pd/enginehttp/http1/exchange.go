@@ -16,43 +16,44 @@ const maxHead = 64 << 10
 
 // exchange is a request and its answer on a connection.
 type exchange struct {
-	t      *Transport
-	c      *conn
-	ctx    context.Context //nolint:containedctx // of the request, which the body belongs to
-	trace  *httptrace.ClientTrace
-	stop   func() bool // the watch on ctx; false: it has ended the connection
-	upload *upload     // nil: the request is written
-	asks   bool        // it writes the request and waits for the answer at once
+	t        *Transport
+	c        *conn
+	ctx      context.Context //nolint:containedctx // of the request, which the body belongs to
+	trace    *httptrace.ClientTrace
+	watch    watch
+	upload   *upload // nil: the request is written
+	asks     bool    // it writes the request and waits for the answer at once
+	answered bool    // something of an answer was there
 }
 
-// run sends a request and reads the head of its answer. After an error the connection is of no use; nothing was sent
-// where that is socket.ErrUnasked, and o is there still.
-func (e *exchange) run(r *http.Request, o *outgoing) (*http.Response, error) {
+// run sends a request and reads the head of its answer, of which b becomes the body. After an error the connection is of
+// no use; nothing was sent where that is socket.ErrUnasked, and o is there still.
+func (b *body) run(r *http.Request, o *outgoing) (*http.Response, error) {
 	keep := !o.close
-	nothingWritten, writing := e.send(r, o)
+	nothingWritten, writing := b.send(r, o)
 	if errors.Is(writing, socket.ErrUnasked) {
 		return nil, writing
 	}
 	keep = keep && writing == nil
 	in := takeBuffer()
-	resp, how, answered, err := e.receive(r, in)
+	resp, how, err := b.receive(r, in)
 	if err == nil {
 		keep = keep && !resp.Close
-		e.begin(resp, how, in, keep)
+		b.begin(resp, how, in, keep)
 		return resp, nil
 	}
 	in.release()
-	if e.upload != nil && !answered && !e.upload.finished() {
-		fault, ofBody := e.upload.failure()
+	if b.upload != nil && !b.answered && !b.upload.finished() {
+		fault, ofBody := b.upload.failure()
 		if ofBody {
 			return nil, fault
 		}
 		writing = fault
 	}
-	if writing != nil && !answered { // the kernel says once that a connection was reset
+	if writing != nil && !b.answered { // the kernel says once that a connection was reset
 		err = writing
 	}
-	return nil, &Error{Err: err, Reused: e.c.used, Answered: answered, nothingWritten: nothingWritten}
+	return nil, &Error{Err: err, Reused: b.c.used, Answered: b.answered, nothingWritten: nothingWritten}
 }
 
 // send writes a request that is in one piece, and has any other written.
@@ -88,35 +89,34 @@ func (e *exchange) write(data []byte) (n int, err error) {
 }
 
 // receive reads the head of the answer.
-func (e *exchange) receive(r *http.Request, in *buffer) (_ *http.Response, how framing, answered bool, err error) {
+func (e *exchange) receive(r *http.Request, in *buffer) (_ *http.Response, how framing, err error) {
 	limit := e.t.MaxHead
 	if limit == 0 {
 		limit = maxHead
 	}
-	from := &firstByte{conn: e.c, trace: e.trace}
 	for {
-		head, err := in.readHead(from, limit)
+		head, err := in.readHead(firstByte{e}, limit)
 		if err != nil {
-			if errors.Is(err, io.EOF) && !from.answered {
+			if errors.Is(err, io.EOF) && !e.answered {
 				err = errUnanswered
 			}
-			return nil, 0, from.answered, cut(err)
+			return nil, 0, cut(err)
 		}
 		resp, err := readResponse(head, r)
 		if err != nil {
-			return nil, 0, true, err
+			return nil, 0, err
 		}
 		if resp.StatusCode >= 200 {
 			how, err = frame(resp, r.Method)
 			resp.TLS = e.c.state
-			return resp, how, true, err
+			return resp, how, err
 		}
 		if resp.StatusCode == http.StatusSwitchingProtocols {
-			return nil, 0, true, ProtocolError("another protocol, which was not asked for")
+			return nil, 0, ProtocolError("another protocol, which was not asked for")
 		}
 		limit -= len(head)
 		if err := e.informational(resp); err != nil {
-			return nil, 0, true, err
+			return nil, 0, err
 		}
 	}
 }
@@ -167,19 +167,16 @@ func statusText(line []byte) string {
 	return string(text)
 }
 
-// firstByte is a connection that notes when something of an answer is there.
-type firstByte struct {
-	*conn
-	trace    *httptrace.ClientTrace
-	answered bool
-}
+// firstByte reads the connection of an exchange, and notes when something of an answer is there.
+type firstByte struct{ e *exchange }
 
-func (f *firstByte) Read(p []byte) (int, error) {
-	n, err := f.conn.Read(p)
-	if n > 0 && !f.answered {
-		f.answered = true
-		if f.trace != nil && f.trace.GotFirstResponseByte != nil {
-			f.trace.GotFirstResponseByte()
+func (f firstByte) Read(p []byte) (int, error) {
+	e := f.e
+	n, err := e.c.Read(p)
+	if n > 0 && !e.answered {
+		e.answered = true
+		if e.trace != nil && e.trace.GotFirstResponseByte != nil {
+			e.trace.GotFirstResponseByte()
 		}
 	}
 	return n, err
@@ -187,7 +184,7 @@ func (f *firstByte) Read(p []byte) (int, error) {
 
 // end gives the connection back, or closes it.
 func (e *exchange) end(keep bool) {
-	keep = e.stop() && keep && (e.upload == nil || e.upload.finished()) && e.c.giveBack() == nil
+	keep = e.watch.stop() && keep && (e.upload == nil || e.upload.finished()) && e.c.giveBack() == nil
 	if keep {
 		e.c.used = true
 		keep = e.t.idle.put(e.c, e.t)

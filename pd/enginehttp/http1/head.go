@@ -158,12 +158,13 @@ const (
 
 // frame says how the body of an answer ends, and sets what an http.Response says of that as net/http does.
 func frame(resp *http.Response, method string) (framing, error) {
-	length, err := contentLength(resp.Header["Content-Length"])
+	lengths := resp.Header["Content-Length"]
+	length, err := contentLength(lengths)
 	if err != nil {
 		return noBody, err
 	}
-	if length >= 0 {
-		resp.Header["Content-Length"] = resp.Header["Content-Length"][:1] // the others are equal
+	if len(lengths) > 1 {
+		resp.Header["Content-Length"] = lengths[:1] // the others are equal
 	}
 	encodings, encoded := resp.Header["Transfer-Encoding"]
 	if encoded {

@@ -8,28 +8,31 @@ import (
 // idlePool holds connections that no exchange uses. One timer closes those that were idle for too long.
 type idlePool struct {
 	mu     sync.Mutex
-	hosts  map[key][]*conn // the last one that became idle is the last; it is used first
+	hosts  map[key]*idleHost
 	count  int
 	timer  *time.Timer // nil: none is idle
 	closed bool        // until the next request, none is kept
 }
+
+// idleHost is the idle connections to one host. The last one that became idle is the last; it is used first.
+type idleHost struct{ conns []*conn }
 
 // take returns the connection that became idle last, nil if none did within the timeout.
 func (p *idlePool) take(to key, timeout time.Duration) *conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = false
-	conns := p.hosts[to]
-	if len(conns) == 0 {
+	host := p.hosts[to]
+	if host == nil || len(host.conns) == 0 {
 		return nil
 	}
-	last := len(conns) - 1
-	c := conns[last]
+	last := len(host.conns) - 1
+	c := host.conns[last]
 	if timeout > 0 && time.Since(c.since) > timeout {
 		return nil // and those before it; the timer closes them
 	}
-	conns[last] = nil
-	p.hosts[to] = conns[:last]
+	host.conns[last] = nil
+	host.conns = host.conns[:last]
 	p.count--
 	return c
 }
@@ -38,15 +41,15 @@ func (p *idlePool) take(to key, timeout time.Duration) *conn {
 func (p *idlePool) put(c *conn, t *Transport) bool {
 	c.since = time.Now()
 	p.mu.Lock()
-	conns := p.hosts[c.to]
-	if p.closed || t.MaxIdlePerHost > 0 && len(conns) >= t.MaxIdlePerHost {
+	host := p.hosts[c.to]
+	if p.closed || t.MaxIdlePerHost > 0 && host != nil && len(host.conns) >= t.MaxIdlePerHost {
 		p.mu.Unlock()
 		return false
 	}
-	if p.hosts == nil {
-		p.hosts = map[key][]*conn{}
+	if host == nil {
+		host = p.addLocked(c.to)
 	}
-	p.hosts[c.to] = append(conns, c)
+	host.conns = append(host.conns, c)
 	p.count++
 	var over *conn
 	if t.MaxIdle > 0 && p.count > t.MaxIdle {
@@ -62,15 +65,25 @@ func (p *idlePool) put(c *conn, t *Transport) bool {
 	return true
 }
 
+func (p *idlePool) addLocked(to key) *idleHost {
+	if p.hosts == nil {
+		p.hosts = make(map[key]*idleHost)
+	}
+	host := new(idleHost)
+	p.hosts[to] = host
+	return host
+}
+
 // removeOldestLocked removes the connection that has been idle for longest.
 func (p *idlePool) removeOldestLocked() *conn {
 	var oldest *conn
-	for _, conns := range p.hosts {
-		if len(conns) > 0 && (oldest == nil || conns[0].since.Before(oldest.since)) {
-			oldest = conns[0]
+	var of *idleHost
+	for _, host := range p.hosts {
+		if len(host.conns) > 0 && (oldest == nil || host.conns[0].since.Before(oldest.since)) {
+			oldest, of = host.conns[0], host
 		}
 	}
-	p.hosts[oldest.to] = removeFirst(p.hosts[oldest.to], 1)
+	of.removeFirst(1)
 	p.count--
 	return oldest
 }
@@ -85,8 +98,8 @@ func (p *idlePool) sweep(timeout time.Duration) {
 	var old []*conn
 	next := timeout
 	p.mu.Lock()
-	for to, conns := range p.hosts {
-		n := 0
+	for to, host := range p.hosts {
+		conns, n := host.conns, 0
 		for n < len(conns) && now.Sub(conns[n].since) >= timeout {
 			n++
 		}
@@ -95,8 +108,8 @@ func (p *idlePool) sweep(timeout time.Duration) {
 			delete(p.hosts, to)
 			continue
 		}
-		p.hosts[to] = removeFirst(conns, n)
-		next = min(next, timeout-now.Sub(conns[0].since))
+		host.removeFirst(n)
+		next = min(next, timeout-now.Sub(host.conns[0].since))
 	}
 	p.count -= len(old)
 	if len(p.hosts) == 0 {
@@ -112,8 +125,8 @@ func (p *idlePool) sweep(timeout time.Duration) {
 func (p *idlePool) clear() {
 	var all []*conn
 	p.mu.Lock()
-	for _, conns := range p.hosts {
-		all = append(all, conns...)
+	for _, host := range p.hosts {
+		all = append(all, host.conns...)
 	}
 	p.hosts, p.count, p.closed = nil, 0, true
 	p.mu.Unlock()
@@ -127,8 +140,8 @@ func closeAll(conns []*conn) {
 }
 
 // removeFirst removes the first n, in place.
-func removeFirst(conns []*conn, n int) []*conn {
-	left := copy(conns, conns[n:])
-	clear(conns[left:])
-	return conns[:left]
+func (h *idleHost) removeFirst(n int) {
+	left := copy(h.conns, h.conns[n:])
+	clear(h.conns[left:])
+	h.conns = h.conns[:left]
 }

@@ -117,7 +117,7 @@ func TestIdle_AnOldOneIsNotUsed(t *testing.T) {
 		server := new(memoryServer)
 		transport := &Transport{DialContext: server.dial, IdleTimeout: 4 * time.Second}
 		atOnce(t, transport, "a")
-		c := transport.idle.hosts[key{address: "a:80"}][0]
+		c := transport.idle.hosts[key{address: "a:80"}].conns[0]
 		c.since = c.since.Add(-4*time.Second - 1)
 		atOnce(t, transport, "a")
 		if _, made := server.connections(); made != 2 {

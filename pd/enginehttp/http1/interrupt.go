@@ -23,8 +23,9 @@ type Interrupt struct {
 	unwatch func() bool // of another context; nil: it does not end
 	cause   error       // nil: it has not ended
 	done    chan struct{}
-	begun   []*Interrupt // with it
-	conn    *conn        // of the request that is under way with it; nil: there is none
+	begun   []*Interrupt  // with it
+	room    [1]*Interrupt // for begun: mostly there is one
+	conn    *conn         // of the request that is under way with it; nil: there is none
 	after   []*afterEnd
 
 	at int // in up.begun; up.mu guards it
@@ -87,6 +88,9 @@ func (i *Interrupt) add(one *Interrupt) (cause error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.cause == nil {
+		if i.begun == nil {
+			i.begun = i.room[:0]
+		}
 		one.at = len(i.begun)
 		i.begun = append(i.begun, one)
 	}
@@ -140,6 +144,20 @@ func (i *Interrupt) End(cause error) {
 	}
 	for _, a := range after {
 		a.f()
+	}
+}
+
+// Detach has it go on when the context that it was begun with ends.
+func (i *Interrupt) Detach() {
+	if i.up != nil {
+		i.up.remove(i)
+		return
+	}
+	i.mu.Lock()
+	unwatch := i.unwatch
+	i.mu.Unlock()
+	if unwatch != nil {
+		unwatch()
 	}
 }
 
@@ -205,11 +223,23 @@ func (i *Interrupt) leave() bool {
 	return open
 }
 
-// afterCancel aborts the connection of a request when its context is cancelled, until it is stopped. stop
-// reports whether that has not happened; it is called once.
-func afterCancel(ctx context.Context, c *conn) (stop func() bool) {
+// watch aborts the connection of a request when its context is cancelled, until it is stopped.
+type watch struct {
+	by    *Interrupt  // nil: it is another context
+	other func() bool // stops the watch on it
+}
+
+func watchOf(ctx context.Context, c *conn) watch {
 	if i := interruptIn(ctx); i != nil && i.watch(c) {
-		return i.leave
+		return watch{by: i}
 	}
-	return context.AfterFunc(ctx, c.abortFunc)
+	return watch{other: context.AfterFunc(ctx, c.abortFunc)}
+}
+
+// stop ends the watch, and reports whether the connection was not aborted. It is called once.
+func (w *watch) stop() bool {
+	if w.by != nil {
+		return w.by.leave()
+	}
+	return w.other()
 }

@@ -47,13 +47,13 @@ func TestInterrupt_EndsWhatIsUnderWayWithIt(t *testing.T) {
 		"without a deadline": {context.WithoutCancel(i), false, true, false},
 	} {
 		conn := pipe(t)
-		stop, kept := afterCancel(c.ctx, conn), false
+		watch, kept := watchOf(c.ctx, conn), false
 		if c.before {
-			kept = stop()
+			kept = watch.stop()
 		}
 		checks = append(checks, func() {
 			if !c.before {
-				kept = stop()
+				kept = watch.stop()
 			}
 			if kept != c.kept || conn.aborted.Load() != c.aborted {
 				t.Errorf("%s: kept %v, aborted %v", name, kept, conn.aborted.Load())
@@ -73,19 +73,49 @@ func TestInterrupt_EndsWhatIsUnderWayWithIt(t *testing.T) {
 	}
 }
 
+// What is detached goes on when what it was begun with ends, an Interrupt or another context, and ends with its own End.
+func TestInterrupt_DetachedGoesOn(t *testing.T) {
+	i := NewInterrupt(t.Context())
+	other, leave := context.WithCancelCause(t.Context())
+	for name, c := range map[string]struct {
+		ctx   context.Context
+		leave func(error)
+	}{
+		"an Interrupt":    {i, i.End},
+		"another context": {other, leave},
+	} {
+		detached, below, conn := NewInterrupt(c.ctx), NewInterrupt(context.WithValue(c.ctx, traced{}, 1)), pipe(t)
+		watch := watchOf(detached, conn)
+		detached.Detach()
+		c.leave(errLeft)
+		select {
+		case <-below.Done(): // by which the other one would have ended as well
+		case <-time.After(time.Minute):
+			t.Fatal(name, "goes on")
+		}
+		if detached.Err() != nil || conn.aborted.Load() {
+			t.Errorf("%s: what was detached ends with it: %v", name, detached.Err())
+		}
+		detached.End(errLeft)
+		if !errors.Is(detached.Err(), errLeft) || !conn.aborted.Load() || watch.stop() {
+			t.Errorf("%s: what was detached cannot be ended: %v", name, detached.Err())
+		}
+	}
+}
+
 // A second request with the same Interrupt ends with it as well.
 func TestInterrupt_TwoRequestsAtOnce(t *testing.T) {
 	i := NewInterrupt(t.Context())
 	first, second := pipe(t), pipe(t)
-	afterCancel(i, first)
-	stop := afterCancel(i, second)
+	watchOf(i, first)
+	watch := watchOf(i, second)
 	i.End(nil)
 	for deadline := time.Now().Add(10 * time.Second); !second.aborted.Load(); runtime.Gosched() {
 		if time.Now().After(deadline) {
 			t.Fatal("it goes on")
 		}
 	}
-	if stop() || !first.aborted.Load() {
+	if watch.stop() || !first.aborted.Load() {
 		t.Error("kept", first.aborted.Load())
 	}
 }
@@ -243,7 +273,7 @@ func TestInterrupt_EndWaitsForNoReader(t *testing.T) {
 	c := &conn{Conn: l, socket: l}
 	c.abortFunc = c.abort
 	i := NewInterrupt(t.Context())
-	stop := afterCancel(i, c)
+	watch := watchOf(i, c)
 	ended := make(chan struct{})
 	go func() {
 		i.End(nil)
@@ -257,7 +287,7 @@ func TestInterrupt_EndWaitsForNoReader(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("it waits for the reader")
 	}
-	if stop() {
+	if watch.stop() {
 		t.Error("the connection is kept")
 	}
 	close(l.letGo)

@@ -6,33 +6,36 @@ import (
 )
 
 // Body is the body of a request in memory, which it lets go of as it is sent: a stream's answer may take
-// hours longer. It is sent once.
+// hours longer. It is sent once. Its zero value is empty.
 type Body struct {
 	parts net.Buffers
+	room  [8][]byte // for parts: a usual request has no more
 	// unread is called once nothing reads the parts any more, by whatever goroutine; nil: nobody wants to know. It is
 	// not called where another transport than this package's reads them: that may do so behind the end of its request.
-	unread func()
+	unread Releaser
 	read   bool // by Read
 }
 
-// NewBody returns the body of a request that consists of parts.
-func NewBody(parts iter.Seq[[]byte]) *Body {
-	b := &Body{parts: make(net.Buffers, 0, 8)} // which a usual request has
+// Put makes one that is empty the body of a request that consists of parts.
+func (b *Body) Put(parts iter.Seq[[]byte]) {
+	b.parts = b.room[:0]
 	for part := range parts {
 		b.parts = append(b.parts, part)
 	}
-	return b
 }
 
-// WhenUnread has a function called once nothing reads the body any more. It is for before the body is sent.
-func (b *Body) WhenUnread(unread func()) { b.unread = unread }
+// Releaser is told once that what it has is free.
+type Releaser interface{ Release() }
+
+// WhenUnread has one told once nothing reads the body any more. It is for before the body is sent.
+func (b *Body) WhenUnread(unread Releaser) { b.unread = unread }
 
 // letGo lets go of the parts: they were written, or will not be.
 func (b *Body) letGo() {
-	b.parts = nil
+	b.parts, b.room = nil, [8][]byte{}
 	if unread := b.unread; unread != nil && !b.read {
 		b.unread = nil
-		unread()
+		unread.Release()
 	}
 }
 

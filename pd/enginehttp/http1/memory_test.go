@@ -5,12 +5,24 @@ import (
 	"context"
 	"errors"
 	"io"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"testing"
 	"time"
 )
+
+// releases says when something was released.
+type releases chan struct{}
+
+func (r releases) Release() { r <- struct{}{} }
+
+func bodyOf(parts iter.Seq[[]byte]) *Body {
+	b := new(Body)
+	b.Put(parts)
+	return b
+}
 
 // Who has the memory of a request's body hears once when nothing reads it any more: of a short one, of a long one
 // that a goroutine of its own writes, and of one that is never sent. Another transport may read on.
@@ -35,8 +47,8 @@ func TestBody_SaysWhenItIsUnread(t *testing.T) {
 		"another transport": {http.DefaultTransport, t.Context(), 300 << 10, false},
 	} {
 		text := bytes.Repeat([]byte("x"), x.size)
-		body, said := NewBody(slices.Values([][]byte{text[:1], text[1:]})), make(chan struct{}, 2)
-		body.WhenUnread(func() { said <- struct{}{} })
+		body, said := bodyOf(slices.Values([][]byte{text[:1], text[1:]})), make(releases, 2)
+		body.WhenUnread(said)
 		r, err := http.NewRequestWithContext(x.ctx, http.MethodPost, server.URL, body)
 		if err != nil {
 			t.Fatal(err)

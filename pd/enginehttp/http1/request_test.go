@@ -184,7 +184,7 @@ func TestBody_ComesWholeToTheEngine(t *testing.T) {
 	for _, length := range []int{1, 1000, shortRequest - 500, shortRequest, shortRequest + 1, 64 << 10, 1 << 20} {
 		for _, parts := range []int{1, 3, 2000} {
 			text := []byte(strings.Repeat("a sentence of a prompt. ", length/24+1))[:length]
-			body := NewBody(slices.Chunk(text, max(1, length/parts)))
+			body := bodyOf(slices.Chunk(text, max(1, length/parts)))
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, e.url, body)
 			if err != nil {
 				t.Fatal(err)
@@ -212,7 +212,7 @@ func TestBody_ComesWholeToTheEngine(t *testing.T) {
 // Who reads a body gets it in pieces of any size.
 func TestBody_IsRead(t *testing.T) {
 	text := bytes.Repeat([]byte("ab"), 5000)
-	body := NewBody(slices.Chunk(text, 3))
+	body := bodyOf(slices.Chunk(text, 3))
 	var all []byte
 	for piece := make([]byte, 7); ; {
 		n, err := body.Read(piece)
@@ -242,8 +242,8 @@ func TestRequest_ABodyThatFails(t *testing.T) {
 		"broken":                  {io.NopCloser(broken("a")), 5, errBroken},
 		"broken, long":            {io.NopCloser(broken(long)), 2 << 20, errBroken},
 		"broken, without length":  {io.NopCloser(broken(long)), -1, errBroken},
-		"parts that are too few":  {NewBody(slices.Values([][]byte{[]byte("ab")})), 3, errBodyTooShort},
-		"parts that are too many": {NewBody(slices.Values([][]byte{[]byte("ab")})), 1, errBodyTooLong},
+		"parts that are too few":  {bodyOf(slices.Values([][]byte{[]byte("ab")})), 3, errBodyTooShort},
+		"parts that are too many": {bodyOf(slices.Values([][]byte{[]byte("ab")})), 1, errBodyTooLong},
 		"text that is too long":   {io.NopCloser(strings.NewReader("ab")), 1, errBodyTooLong},
 		"too long":                {io.NopCloser(strings.NewReader(long)), 1<<20 - 1, errBodyTooLong},
 		"closing fails":           {&closing{Reader: strings.NewReader(long), err: errBroken}, 1 << 20, errBroken},

@@ -104,12 +104,12 @@ func (t *Transport) attempt(r *http.Request, to key) (*http.Response, error) {
 			}
 			return nil, err
 		}
-		e := exchange{t: t, c: c, ctx: ctx, trace: trace, stop: afterCancel(ctx, c), asks: c.mayAsk(o, trace)}
-		resp, err := e.run(r, o)
+		answer := &body{exchange: exchange{t: t, c: c, ctx: ctx, trace: trace, watch: watchOf(ctx, c), asks: c.mayAsk(o, trace)}}
+		resp, err := answer.run(r, o)
 		if err == nil {
 			return resp, nil
 		}
-		e.stop()
+		answer.watch.stop()
 		c.abort()
 		if errors.Is(err, socket.ErrUnasked) { // as of a kept connection that is not quiet
 			continue
