@@ -41,8 +41,9 @@ func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 		view := ch.snapshotFor(r, refused, now)
 		view.ignoreBreakers = ignoreBreakers
 		demand := ch.demand(r, now)
-		demand.Home = ch.home(r, now)
-		chosen, ok := ch.Cost.Choose(demand, &view.candidates, rand.IntN)
+		atHome := demand
+		atHome.Home = ch.home(r, now)
+		chosen, ok := ch.Cost.Choose(atHome, &view.candidates, rand.IntN)
 		if !ok && len(r.tried.broke) > 0 && !r.tried.mayReturn {
 			r.tried.mayReturn = true // no other can take it, and the server it broke on may have recovered
 			continue
@@ -59,7 +60,7 @@ func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 		if ch.late(r, &view.candidates, &chosen, ch.ttftMargin.Bound(&chosen.Terms), now) {
 			return nil, queue.ErrDeadline
 		}
-		b, refusedBy := ch.claimFor(r, &view, chosen, now)
+		b, refusedBy := ch.claimFor(r, &view, chosen, demand, now)
 		if b == nil {
 			refused[refusedBy] = true
 			continue
@@ -72,8 +73,8 @@ func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 
 // claimFor claims the servers of an alternative and records why they were chosen, or says
 // which refused.
-func (ch *Chooser) claimFor(r *bindRequest, v *snapshot, chosen cost.Alternative, now time.Time) (b *binding, refusedBy string) {
-	if b, refusedBy = ch.claim(r, v, chosen, now); b == nil {
+func (ch *Chooser) claimFor(r *bindRequest, v *snapshot, chosen cost.Alternative, demand cost.Demand, now time.Time) (b *binding, refusedBy string) {
+	if b, refusedBy = ch.claim(r, v, chosen, &demand, now); b == nil {
 		return nil, refusedBy
 	}
 	recorded := false
@@ -82,7 +83,7 @@ func (ch *Chooser) claimFor(r *bindRequest, v *snapshot, chosen cost.Alternative
 			b.undo()
 		}
 	}()
-	ch.recordBinding(r, v, b, now)
+	ch.recordBinding(r, v, b, demand, now)
 	recorded = true
 	return b, ""
 }
@@ -93,7 +94,8 @@ func (ch *Chooser) claimFor(r *bindRequest, v *snapshot, chosen cost.Alternative
 func (ch *Chooser) claimPair(r *bindRequest, prefill, decode string) (*binding, error) {
 	now := time.Now()
 	v := ch.snapshotFor(r, nil, now)
-	chosen, ok := ch.Cost.PricePair(ch.demand(r, now), &v.candidates, prefill, decode)
+	demand := ch.demand(r, now)
+	chosen, ok := ch.Cost.PricePair(demand, &v.candidates, prefill, decode)
 	if !ok {
 		return nil, errBindNow
 	}
@@ -104,7 +106,7 @@ func (ch *Chooser) claimPair(r *bindRequest, prefill, decode string) (*binding, 
 	if r.begun != nil {
 		b, _ = ch.claimRest(r, &v, chosen, now)
 	} else {
-		b, _ = ch.claimFor(r, &v, chosen, now)
+		b, _ = ch.claimFor(r, &v, chosen, demand, now)
 	}
 	if b == nil {
 		return nil, errBindNow
@@ -115,7 +117,7 @@ func (ch *Chooser) claimPair(r *bindRequest, prefill, decode string) (*binding, 
 
 // claim takes a place on the servers of the alternative, on all or on none: then it says which
 // refused.
-func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, now time.Time) (b *binding, refusedBy string) {
+func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, demand *cost.Demand, now time.Time) (b *binding, refusedBy string) {
 	b = &binding{chosen: chosen, handoff: v.handoff}
 	if chosen.Prefill != "" {
 		ch.setPulls(r, v, b)
@@ -146,8 +148,7 @@ func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, n
 		lease.BeginLocalPrefill(prefillWork(r, c, chosen.Terms.Prefill), now)
 		b.batch = ch.Cost.BatchBeside(c, r.req.PromptTokens-c.Cached.GPU)
 		if b.pullFrom == nil { // else the last leg is to bring the beginning along
-			demand := ch.demand(r, now)
-			b.decodePieces, b.cut.tokens = ch.Cost.DecodePieces(&demand, c), c.Cached.GPU
+			b.decodePieces, b.cut.tokens = ch.Cost.DecodePieces(demand, c), c.Cached.GPU
 		}
 	}
 	b.prediction = ch.predictCached(r, b, v.decode[number])
@@ -196,7 +197,7 @@ func (ch *Chooser) homeAfter(r *bindRequest, chosen *cost.Alternative, now time.
 
 // recordBinding notes why a request's servers were chosen, and counts it. It keeps the snapshot's candidates where they
 // are few.
-func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now time.Time) {
+func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, demand cost.Demand, now time.Time) {
 	ch.deadlineProbes.Observe(r.base, now)
 	ch.recordHits(b, v)
 	own, _ := r.turns()
@@ -204,7 +205,6 @@ func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, now ti
 	ch.sessions.Observe(r.session(), home, now)
 	ch.turns.Observe(own, home, now)
 	b.reason = r.aloneReason(v, b.chosen)
-	demand := ch.demand(r, now)
 	few, alone, mayBeAlone := ch.Cost.Review(demand, &v.candidates, &b.chosen)
 	if b.chosen.Prefill == "" {
 		ch.Metrics.aggregated.WithLabelValues(b.reason).Inc()

@@ -173,7 +173,7 @@ func TestFetch_WhatDoesNotComeIsCutAnew(t *testing.T) {
 		from, to := f.server(f.decode[0]), f.server(f.prefill[0])
 		c := &v.candidates.Prefill[0]
 		c.Prefill[1], c.Remote = 1, cost.Remote{Server: from.ID(), Tokens: 4096, Latency: 0.01, Fetched: true} // a second for 1,000 tokens
-		b, _ := f.Binder.claim(&st.bind, &v, cost.Alternative{Prefill: to.ID(), Decode: from.ID()}, time.Now())
+		b, _ := f.Binder.claim(&st.bind, &v, cost.Alternative{Prefill: to.ID(), Decode: from.ID()}, &cost.Demand{}, time.Now())
 		if b.fetch.from == nil || b.upTo <= 4096 || len(b.behindCuts) > 0 != cuts {
 			t.Fatalf("%d tokens are cut at %d, and %d times more", prompt, b.upTo, len(b.behindCuts))
 		}

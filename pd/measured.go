@@ -24,8 +24,8 @@ func (p *prefix) knowledge() decision.Prompt {
 }
 
 // measureUsage keeps what the engines counted, when the answer has come to its end.
-func (st *requestState) measureUsage(b *binding, u api.Usage) {
-	b.choice.Measured.Usage, b.choice.Measured.Whole = u, time.Since(st.boundAt)
+func (st *requestState) measureUsage(b *binding, u api.Usage, now time.Time) {
+	b.choice.Measured.Usage, b.choice.Measured.Whole = u, now.Sub(st.boundAt)
 	if !st.bind.continues { // else it is a part
 		st.span.RecordUsage(&b.choice)
 	}

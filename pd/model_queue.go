@@ -356,7 +356,8 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 		w.complete(bindResult{err: queue.ErrDeadline})
 		return true
 	}
-	b, refusedBy := q.d.ch.claimTurn(w.request, &q.snapshot, chosen, now)
+	demand := q.d.ch.demand(w.request, now)
+	b, refusedBy := q.d.ch.claimTurn(w.request, &q.snapshot, chosen, &demand, now)
 	if b == nil {
 		q.snapshot.leaveOut(refusedBy)
 		return false
@@ -378,7 +379,7 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 			seen.candidates = seen.candidates.Clone()
 		}
 		seen.candidates.RecordOrder(&q.servers)
-		q.d.ch.recordBinding(w.request, &seen, b, now)
+		q.d.ch.recordBinding(w.request, &seen, b, demand, now)
 	}
 	if len(q.waiting) > 0 && w.request.begun == nil {
 		q.d.observeWait(w, max(w.predictedWait, q.order.Overtaken(&w.ticket)), now.Sub(w.entered)+chosen.Terms.Queue)

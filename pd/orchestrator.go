@@ -451,11 +451,15 @@ func (o *Orchestrator) recordDecision(st *requestState, err error) {
 		}
 	}
 	st.span.RecordAttempts(len(st.earlier)+len(st.bindings), st.continuations)
+	room := choicesPool.Get().(*[]decision.Choice)
+	*room = st.appendChoices((*room)[:0])
 	record := decision.Record{
 		RequestID: st.client.ID, Model: st.client.Model, API: st.client.Dialect.Name, At: st.arrived,
-		Choices: st.choices(), Outcome: outcome, Ended: err != nil || !st.client.Stream && !st.client.proxied,
+		Choices: *room, Outcome: outcome, Ended: err != nil || !st.client.Stream && !st.client.proxied,
 	}
 	st.decision = o.Decisions.Replace(st.decision, record) // a continuation has that of its request
+	clear(*room)
+	choicesPool.Put(room)
 }
 
 // dropCandidates lets go of the servers that were not chosen, once the decision is recorded: an answer may take

@@ -200,11 +200,11 @@ func (ch *Chooser) claimCuts(v *snapshot, b *binding, prefill int, ends []int, w
 }
 
 // claimTurn claims the servers of a request whose turn it is, as far as it has none.
-func (ch *Chooser) claimTurn(r *bindRequest, v *snapshot, chosen cost.Alternative, now time.Time) (b *binding, refusedBy string) {
+func (ch *Chooser) claimTurn(r *bindRequest, v *snapshot, chosen cost.Alternative, demand *cost.Demand, now time.Time) (b *binding, refusedBy string) {
 	if r.begun != nil {
 		return ch.claimRest(r, v, chosen, now)
 	}
-	return ch.claim(r, v, chosen, now)
+	return ch.claim(r, v, chosen, demand, now)
 }
 
 // errRestRefused says that the server on which a prefill began takes no more of it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/tandem-gateway/tandem/kvstate"
@@ -60,7 +61,7 @@ type requestState struct {
 func (st *requestState) continuation(rest *Request) *requestState {
 	broken := st.bindings[len(st.bindings)-1]
 	next := &requestState{
-		client: st.client, req: rest, form: st.form, arrived: st.arrived, span: st.span, earlier: st.choices(), transcript: st.transcript, continuations: st.continuations + 1, decision: st.decision,
+		client: st.client, req: rest, form: st.form, arrived: st.arrived, span: st.span, earlier: st.appendChoices(nil), transcript: st.transcript, continuations: st.continuations + 1, decision: st.decision,
 		bind: bindRequest{req: rest, base: st.bind.base, arrived: st.arrived, continues: true},
 	}
 	next.bind.cause = spans.CauseOf(spans.Continuation, broken.span.Context(), string(DecodeLeg), st.servedBy, "broken_stream")
@@ -80,14 +81,17 @@ func (st *requestState) recordBinding(b *binding) {
 	}
 }
 
-// choices are why the request went where it did, the last one last.
-func (st *requestState) choices() []decision.Choice {
-	all := slices.Clone(st.earlier)
+// appendChoices appends why the request went where it did, the last one last.
+func (st *requestState) appendChoices(to []decision.Choice) []decision.Choice {
+	to = append(to, st.earlier...)
 	for _, b := range st.bindings {
-		all = append(all, b.choice)
+		to = append(to, b.choice)
 	}
-	return all
+	return to
 }
+
+// choicesPool has room for the choices of a request while they are recorded, of which nothing is kept.
+var choicesPool = sync.Pool{New: func() any { return new([]decision.Choice) }}
 
 // firstChoice is what its servers were chosen from when it came, nil before that.
 func (st *requestState) firstChoice() *decision.Choice {

@@ -199,7 +199,7 @@ func (o *Orchestrator) endLeg(st *requestState, b *binding, r StreamResult) {
 	}
 	counted, now := b.countedUsage(r.Usage), time.Now()
 	o.countAnswer(st, counted, events, now)
-	st.measureUsage(b, counted)
+	st.measureUsage(b, counted, now)
 	st.recordEnd(o.Decisions, b, broken)
 	if r.Err == nil {
 		o.compareCounts(st, b, r.Usage)

@@ -136,8 +136,9 @@ func (a streamedAnswer) fromPrefill(ctx context.Context, st *requestState, b *bi
 		server: b.handoff.From, side: func() api.PromptUsage { return api.PromptUsage{} }, mostTokens: o.mostTokens(st), hideUsage: st.req.HideUsage,
 		onGap: func(time.Duration) {}, transcript: st.transcript,
 		onEnd: func(r StreamResult) {
-			o.countAnswer(st, r.Usage, r.Events, time.Now())
-			st.measureUsage(b, r.Usage)
+			now := time.Now()
+			o.countAnswer(st, r.Usage, r.Events, now)
+			st.measureUsage(b, r.Usage, now)
 			st.recordEnd(o.Decisions, b, nil)
 		},
 	}

@@ -135,7 +135,7 @@ func (a wholeAnswer) recordPrompt(st *requestState, b *binding, usage api.Usage)
 func (a wholeAnswer) count(ctx context.Context, st *requestState, b *binding, usage api.Usage, now time.Time) {
 	counted := b.countedUsage(usage)
 	a.o.countAnswer(st, counted, 0, now)
-	st.measureUsage(b, counted)
+	st.measureUsage(b, counted, now)
 	a.o.Binder.learnOutput(st, usage, now)
 	a.o.Suspects.Acquit(st.client, b.handoff.HasKV())
 	a.o.evaluateChoice(ctx, st, b)
@@ -165,8 +165,9 @@ func (a wholeAnswer) fromPrefill(_ context.Context, st *requestState, b *binding
 	o := a.o
 	usage, _ := st.req.Dialect.ReadUsage(data)
 	usage = usage.UpTo(o.mostTokens(st))
-	o.countAnswer(st, usage, 0, time.Now())
-	st.measureUsage(b, usage)
+	now := time.Now()
+	o.countAnswer(st, usage, 0, now)
+	st.measureUsage(b, usage, now)
 	return &Answer{Status: http.StatusOK, ContentType: "application/json", Body: data, Usage: usage, Prefill: b.handoff.From.ID()}, nil
 }
 

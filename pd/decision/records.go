@@ -66,7 +66,7 @@ func (d *Records) Hold(c *Choice) (bytes int) {
 // LetGo gives back what Hold counted.
 func (d *Records) LetGo(bytes int) { d.held.Add(-int64(bytes)) }
 
-// Add remembers a decision, whose choices are the record's from now on, and returns its number.
+// Add remembers a decision, and returns its number. It keeps no choices of the caller's.
 func (d *Records) Add(decision Record) Number {
 	now := time.Now()
 	d.mu.Lock()
@@ -107,10 +107,11 @@ func (d *Records) isKeptLocked(number Number) bool {
 
 // rememberLocked makes a decision what is remembered by its number, packed where nothing is to come.
 func (d *Records) rememberLocked(number Number, decision Record) {
-	if decision.Ended {
-		d.settleLocked(number, decision)
+	if decision.Ended && decision.canPack() {
+		d.packLocked(number, decision)
 		return
 	}
+	decision.Choices = slices.Clone(decision.Choices)
 	d.keepWholeLocked(number, decision)
 }
 

@@ -229,6 +229,21 @@ func TestRecords_Replace(t *testing.T) {
 	}
 }
 
+// The caller uses its memory of choices again.
+func TestRecords_KeepNoChoicesOfTheCallers(t *testing.T) {
+	for _, ended := range []bool{true, false} {
+		d := NewRecords(time.Hour, 1<<20)
+		choices := []Choice{{Outcome: "first"}}
+		number := d.Add(Record{RequestID: "a", Choices: choices, Ended: ended})
+		choices[0].Outcome = "second"
+		d.Replace(number, Record{RequestID: "a", Choices: choices, Ended: ended})
+		choices[0] = Choice{}
+		if got, _ := d.Find("a"); got.Choices[0].Outcome != "second" {
+			t.Errorf("ended %v: %+v", ended, got.Choices[0])
+		}
+	}
+}
+
 // Choices under way keep their servers as far as there is memory for them, and then the chosen ones. What one had is
 // there for the next.
 func TestRecords_HoldsChoicesUnderWayWithinItsBytes(t *testing.T) {

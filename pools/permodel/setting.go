@@ -18,6 +18,9 @@ type Setting[T any] struct {
 // Of is the setting of a model: its own, else that of base, the model that it adapts, else
 // that of all.
 func (p *Setting[T]) Of(model, base string) T {
+	if len(p.Models) == 0 { // as mostly
+		return p.All
+	}
 	for _, name := range []string{model, base} {
 		if own, set := p.Models[name]; set {
 			return own
