@@ -78,7 +78,9 @@ func (b *Binder) takeTurn(ctx context.Context, r *bindRequest) (bound *binding, 
 	ctx, span := spans.StartChoice(ctx, b.Tracer, r.cause)
 	defer func() { spans.End(span, err) }()
 	b.setCertain(r)
-	if bound, err = b.awaitTurn(ctx, r); errors.Is(err, errBindNow) {
+	bound, err = b.awaitTurn(ctx, r)
+	var none *NoServerError // that may be chosen beside all others, some of which it may not use
+	if errors.Is(err, errBindNow) || errors.As(err, &none) {
 		r.pieces = 0
 		bound, err = b.bindNow(r)
 	}

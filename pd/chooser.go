@@ -35,10 +35,13 @@ type Chooser struct {
 // server that refuses the claim is left out and the choice made again.
 func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 	refused := make(map[string]bool)
-	ignoreBreakers := false
+	amongOwn, ignoreBreakers := false, false
 	for {
 		now := time.Now()
 		view := ch.snapshotFor(r, refused, now)
+		if amongOwn {
+			ch.judgeAmongOwn(&view, refused, now)
+		}
 		view.ignoreBreakers = ignoreBreakers
 		demand := ch.demand(r, now)
 		atHome := demand
@@ -46,6 +49,10 @@ func (ch *Chooser) bindNow(r *bindRequest) (*binding, error) {
 		chosen, ok := ch.Cost.Choose(atHome, &view.candidates, rand.IntN)
 		if !ok && len(r.tried.broke) > 0 && !r.tried.mayReturn {
 			r.tried.mayReturn = true // no other can take it, and the server it broke on may have recovered
+			continue
+		}
+		if !ok && !amongOwn {
+			amongOwn = true
 			continue
 		}
 		if !ok && len(refused) > 0 && !ignoreBreakers {

@@ -350,6 +350,31 @@ func (sn *Snapshotter) snapshotFor(r *bindRequest, refused map[string]bool, now 
 	return with
 }
 
+// judgeAmongOwn lets a request choose from the servers that may serve it as if there were no others, but for those that
+// refused it: one that is spared beside others, as while it starts slowly, serves whoever may use no other one. One that
+// was ejected does not.
+func (sn *Snapshotter) judgeAmongOwn(v *snapshot, refused map[string]bool, now time.Time) {
+	judge := func(servers []*pools.Server, candidates []cost.Candidate, leg pools.Role) {
+		own := make([]*pools.Server, 0, len(servers))
+		for i, s := range servers {
+			if c := &candidates[i]; !refused[c.ID] && !(c.NoPair && (c.NoAggregated || leg == pools.Prefill)) {
+				own = append(own, s)
+			}
+		}
+		usable, panicking := pools.Candidates(nil, own, v.model, leg, sn.Fleet.EjectShare(), now)
+		if panicking {
+			return
+		}
+		for i, s := range servers {
+			candidates[i].Excluded = !slices.Contains(usable, s)
+		}
+	}
+	if v.handoff == nil { // else prefill is done
+		judge(v.prefill, v.candidates.Prefill, pools.Prefill)
+	}
+	judge(v.decode, v.candidates.Decode, pools.Decode)
+}
+
 // leaveOut lets a server be chosen no more.
 func (v *snapshot) leaveOut(id string) {
 	for _, servers := range [][]cost.Candidate{v.candidates.Prefill, v.candidates.Decode} {
