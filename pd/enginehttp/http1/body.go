@@ -256,7 +256,7 @@ func (b *body) firstOf(decoding, reading error) error {
 }
 
 func (b *body) readTrailers() error {
-	fields, err := readFields(b.chunks.trailer)
+	fields, err := readFields(b.chunks.trailer, nil)
 	if err != nil {
 		return err
 	}

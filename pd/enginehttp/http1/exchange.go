@@ -147,15 +147,23 @@ func readResponse(head []byte, r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	header, err := readFields(fields)
+	answer := new(answerHead)
+	header, err := readFields(fields, answer.values[:0])
 	if err != nil {
 		return nil, err
 	}
-	resp := &http.Response{StatusCode: s.code, Status: statusText(line), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: s.minor, Header: header, Request: r}
+	answer.resp = http.Response{StatusCode: s.code, Status: statusText(line), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: s.minor, Header: header, Request: r}
 	if s.minor == 0 {
-		resp.Proto = "HTTP/1.0"
+		answer.resp.Proto = "HTTP/1.0"
 	}
-	return resp, nil
+	return &answer.resp, nil
+}
+
+// answerHead is a response with room for the values of its fields, of which a usual one has no more. The body, which may
+// take hours longer, is not in it.
+type answerHead struct {
+	resp   http.Response
+	values [6]string
 }
 
 // statusText is a status with its reason.

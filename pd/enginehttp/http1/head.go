@@ -3,6 +3,8 @@ package http1
 import (
 	"bytes"
 	"net/http"
+	"net/textproto"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -14,6 +16,14 @@ func isText(b byte) bool { return b >= ' ' && b != 0x7f || b == '\t' }
 var tokenBytes = func() (is [256]bool) {
 	for _, b := range []byte("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") {
 		is[b] = true
+	}
+	return is
+}()
+
+// hostBytes are those that the host of a request may have.
+var hostBytes = func() (is [256]bool) {
+	for b := '!'; b < 0x7f; b++ {
+		is[b] = !strings.ContainsRune("/@\\,?#\"<>", b)
 	}
 	return is
 }()
@@ -89,8 +99,9 @@ func readStatus(line []byte) (s status, err error) {
 	return s, nil
 }
 
-// readFields reads lines of names and values, which it changes: it puts names in their canonical form.
-func readFields(lines []byte) (http.Header, error) {
+// readFields reads lines of names and values, which it changes: it puts names in their canonical form. The values of the
+// header are in room, where that is enough.
+func readFields(lines []byte, room []string) (http.Header, error) {
 	count := 0
 	for rest := lines; len(rest) > 0; count++ {
 		end := bytes.IndexByte(rest, '\n')
@@ -100,12 +111,12 @@ func readFields(lines []byte) (http.Header, error) {
 		rest = rest[end+1:]
 	}
 	text := string(lines)
-	header, values := make(http.Header, count), make([]string, 0, count)
+	header, values := make(http.Header, count), slices.Grow(room, count)
 	for len(text) > 0 {
-		line, rest, _ := strings.Cut(text, "\r\n")
+		line, rest, _ := strings.Cut(text, "\n")
 		text = rest
 		name, value, _ := strings.Cut(line, ":")
-		value = strings.Trim(value, " \t")
+		value = textproto.TrimString(value) // with the CR of the line
 		if before, is := header[name]; is {
 			header[name] = append(before, value)
 			continue
@@ -229,8 +240,11 @@ func contentLength(values []string) (int64, error) {
 
 // announceTrailers makes room for the trailers that an answer in chunks announces.
 func announceTrailers(resp *http.Response) error {
+	if resp.TransferEncoding == nil {
+		return nil
+	}
 	names, announced := resp.Header["Trailer"]
-	if !announced || resp.TransferEncoding == nil {
+	if !announced {
 		return nil
 	}
 	delete(resp.Header, "Trailer")

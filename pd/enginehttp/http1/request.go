@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/textproto"
 	"strconv"
 	"strings"
 	"sync"
@@ -114,7 +115,7 @@ func (o *outgoing) appendHead(r *http.Request) error {
 			if !isValue(value) {
 				return errHeader
 			}
-			b = append(append(append(append(b, name...), ": "...), strings.Trim(value, " \t")...), "\r\n"...)
+			b = append(append(append(append(b, name...), ": "...), textproto.TrimString(value)...), "\r\n"...)
 		}
 	}
 	o.data = append(b, "\r\n"...)
@@ -128,7 +129,7 @@ func hostOf(r *http.Request) (string, error) {
 		host = r.URL.Host
 	}
 	for i := range len(host) {
-		if b := host[i]; b <= ' ' || b >= 0x7f || strings.IndexByte("/@\\,?#\"<>", b) >= 0 {
+		if !hostBytes[host[i]] {
 			return "", errHost
 		}
 	}
