@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/gofiber/fiber/v2"
-	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
@@ -23,6 +22,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/histogram"
 	"github.com/tandem-gateway/tandem/pd/messages"
 	"github.com/tandem-gateway/tandem/pd/queue"
+	"github.com/tandem-gateway/tandem/pd/requestid"
 	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pools"
 	"github.com/tandem-gateway/tandem/pools/load"
@@ -133,14 +133,19 @@ func nameRequest(to headerSetter, d *api.Dialect, id string) {
 func requestID(h header) string {
 	id := h.Get(requestIDHeader)
 	if id == "" || len(id) > 128 {
-		return "req-" + uuid.NewString()
+		return newRequestID()
 	}
 	for _, r := range id {
 		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.:", r)) {
-			return "req-" + uuid.NewString()
+			return newRequestID()
 		}
 	}
 	return strings.Clone(id)
+}
+
+func newRequestID() string {
+	id := requestid.New()
+	return "req-" + string(id[:])
 }
 
 // admit parses the request and decides whether it may come in.

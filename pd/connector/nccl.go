@@ -3,9 +3,8 @@ package connector
 import (
 	"strings"
 
-	"github.com/google/uuid"
-
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/requestid"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -19,8 +18,9 @@ const ncclPort = 14579
 var nccl = &Connector{
 	Engine: "vllm", Pairs: true, Aggregated: true, DecodeBound: true,
 	requestID: func(from, to *pools.Server) string {
+		id := requestid.New()
 		return "___prefill_addr_" + kvAddress(from, ncclPort) + "___decode_addr_" + kvAddress(to, ncclPort) +
-			"_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+			"_" + strings.ReplaceAll(string(id[:]), "-", "")
 	},
 	Prefill: func(t *Transfer) LegRequest { return LegRequest{Body: oneToken(t)} },
 	decode:  func(t *Transfer, _ api.Answer) decodeLeg { return decodeLeg{request: t.legWith(), hasKV: true} },

@@ -3,9 +3,8 @@ package connector
 import (
 	"math/rand/v2"
 
-	"github.com/google/uuid"
-
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/requestid"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -51,4 +50,7 @@ func NewTransfer(d *api.Dialect, body api.Body, answers int, from, to *pools.Ser
 func (t *Transfer) Connector() *Connector { return Of(t.To) }
 
 // AttemptID names an attempt to the engines. The client's own id never reaches them.
-func AttemptID() string { return "tandem-" + uuid.NewString() }
+func AttemptID() string {
+	id := requestid.New()
+	return "tandem-" + string(id[:])
+}

@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -38,7 +37,6 @@ func New(name, short string, commands ...*cobra.Command) *cobra.Command {
 // Main runs a program to its end. The first SIGINT or SIGTERM ends its context, a second one
 // the process, which says so.
 func Main(root *cobra.Command) {
-	uuid.EnableRandPool() // random bytes are read for 16 IDs at once: each request has one, and each of its legs
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, func() { endBySecondSignal(root.Name(), stop) }) // a second Ctrl-C does not wait for the drain
