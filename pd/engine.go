@@ -26,6 +26,7 @@ func send(ctx context.Context, transport http.RoundTripper, server *pools.Server
 		req  http.Request
 		to   url.URL
 		body http1.Body
+		own  [4]string // values of headers
 	}
 	if err := server.SetPageURL(&leg.to, path); err != nil {
 		return nil, err
@@ -37,7 +38,7 @@ func send(ctx context.Context, transport http.RoundTripper, server *pools.Server
 	}
 	leg.req = *post.WithContext(ctx)
 	req := &leg.req
-	req.URL, req.Host, req.Header = &leg.to, leg.to.Host, legHeader(header, part.Header, server.Rank, attempt)
+	req.URL, req.Host, req.Header = &leg.to, leg.to.Host, legHeader(header, part.Header, server.Rank, attempt, &leg.own)
 	req.Body, req.ContentLength = &leg.body, int64(part.Body.Len())
 	propagation.TraceContext{}.Inject(ctx, traceCarrier{propagation.HeaderCarrier(req.Header)})
 	resp, err := transport.RoundTrip(req)
@@ -61,18 +62,16 @@ func (c traceCarrier) Set(key, value string) {
 	c.HeaderCarrier.Set(key, value)
 }
 
-// legHeader returns the headers of a leg: those of its request, of whose values none is changed, its own, and
-// those that the connector adds.
-func legHeader(request, added http.Header, rank *int, attempt string) http.Header {
+// legHeader returns the headers of a leg: those of its request, of whose values none is changed, its own, whose values are
+// put into own, and those that the connector adds.
+func legHeader(request, added http.Header, rank *int, attempt string, own *[4]string) http.Header {
 	h := make(http.Header, len(request)+len(added)+5) // with the trace
+	*own = [...]string{"application/json", attempt, "tandem", ""}
+	h["User-Agent"] = own[2:3:3] // unless the request names another
 	for name, values := range request {
 		h[name] = values
 	}
-	own := []string{"application/json", "tandem", attempt, ""}
-	h["Content-Type"], h["X-Request-Id"] = own[0:1:1], own[2:3:3]
-	if _, named := h["User-Agent"]; !named {
-		h["User-Agent"] = own[1:2:2]
-	}
+	h["Content-Type"], h["X-Request-Id"] = own[0:1:1], own[1:2:2]
 	if rank != nil {
 		own[3] = strconv.Itoa(*rank)
 		h["X-Data-Parallel-Rank"] = own[3:4:4]
