@@ -103,7 +103,7 @@ const timeToReadWhy = 250 * time.Millisecond
 // connection before they have read what came drop that (Python's aiohttp, the fetch of Node): cut at once, they would
 // show "terminated" in place of the error event.
 func (c *clientConn) awaitDeparture() {
-	if c.SetReadDeadline(time.Now().Add(timeToReadWhy)) == nil {
+	if c.Conn.SetReadDeadline(time.Now().Add(timeToReadWhy)) == nil {
 		_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes) // whatever ends it
 	}
 }

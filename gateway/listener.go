@@ -270,7 +270,8 @@ type clientConn struct {
 	once        sync.Once
 	departure   departure
 	watched     *clientWatch // of who serves the connection; nil until it is watched
-	readBy      time.Time    // of the reader: the deadline that is set, unless the gateway drains
+	readBy      time.Time    // of the reader: the deadline of its next Read, which a drain may bring forward
+	readUntil   time.Time    // the deadline of reads that the socket has, unless the gateway drains
 	writeBy     time.Time    // of the writer: the deadline that is set
 	stream      *relay       // that the handler of the last request left to who serves the connection; nil: none
 	handover    handover     // of the connection from fasthttp
@@ -300,6 +301,9 @@ func (c *clientConn) Read(p []byte) (int, error) {
 	}
 	if c.fault != nil {
 		return c.refuse(p)
+	}
+	if err := c.limitRead(); err != nil { // before wait is set: closeSilent sets an earlier one of who waits
+		return 0, err
 	}
 	c.wait.Store(int64(max(1, time.Since(c.listener.begun)))) // before closing is looked at: closeSilent does that the other way round
 	if c.listener.closing.Load() {
@@ -393,14 +397,31 @@ func (c *clientConn) lingerUntil() time.Time {
 
 // SetDeadline sets those of reads and writes.
 func (c *clientConn) SetDeadline(t time.Time) error {
-	c.readBy, c.writeBy = t, t
+	c.readBy, c.readUntil, c.writeBy = t, t, t
 	return c.Conn.SetDeadline(t)
 }
 
-// SetReadDeadline keeps the deadline, which a drain may bring forward.
+// SetReadDeadline keeps the deadline until there is something to wait for: fasthttp sets one for the first byte of a
+// request and another for the rest, which has mostly come with it.
 func (c *clientConn) SetReadDeadline(t time.Time) error {
 	c.readBy = t
-	return c.Conn.SetReadDeadline(t)
+	return nil
+}
+
+// limitRead gives the socket the deadline of a Read. One is set a little late, at most by a hundredth of any timeout, so
+// that the next ones may be met by it: setting it costs as much as reading a request.
+func (c *clientConn) limitRead() error {
+	cfg := &c.listener.cfg
+	slack := min(cfg.ReadTimeout, cfg.ConnIdle) / 100
+	if late := c.readUntil.Sub(c.readBy); late >= 0 && late <= slack {
+		return nil
+	}
+	until := c.readBy
+	if !until.IsZero() {
+		until = until.Add(slack)
+	}
+	c.readUntil = until
+	return c.Conn.SetReadDeadline(until)
 }
 
 // sooner is a time, or the deadline of reads that is set, whichever comes first.

@@ -465,3 +465,54 @@ func TestListener_ManyAtOnce(t *testing.T) {
 		t.Errorf("%d are kept", len(l.conns))
 	}
 }
+
+// deadlines counts the deadlines of reads that a connection gets.
+type deadlines struct {
+	net.Conn
+	set int
+}
+
+func (d *deadlines) SetReadDeadline(t time.Time) error {
+	d.set++
+	return d.Conn.SetReadDeadline(t)
+}
+
+// A client that is silent has its time, whichever of two it is, and at most a hundredth of the shorter one more; one whose
+// requests follow each other at once has no deadline set for each.
+func TestClientConn_LimitsReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn, client := net.Pipe()
+		defer conn.Close()
+		defer client.Close()
+		counted := &deadlines{Conn: conn}
+		cfg := Config{ConnIdle: 20 * time.Second, ReadTimeout: 10 * time.Second, MaxHeader: 1 << 10, MaxBody: 1 << 10}
+		c := newListener(nil, cfg, slog.New(slog.DiscardHandler)).track(counted)
+		p := make([]byte, 64)
+		for range 100 { // in 100 ms
+			go func() { _, _ = io.WriteString(client, "GET / HTTP/1.1\r\nHost: x\r\n\r\n") }()
+			_ = c.SetReadDeadline(time.Now().Add(cfg.ConnIdle))
+			if _, err := c.Read(p); err != nil {
+				t.Fatal(err)
+			}
+			_ = c.SetReadDeadline(time.Now().Add(cfg.ReadTimeout)) // for more, which does not come
+			time.Sleep(time.Millisecond)
+		}
+		if counted.set > 2 {
+			t.Errorf("%d deadlines for 100 requests within the hundredth of a time", counted.set)
+		}
+		const slack = 100 * time.Millisecond
+		for _, timeout := range []time.Duration{cfg.ReadTimeout, cfg.ConnIdle, time.Millisecond} {
+			began := time.Now()
+			_ = c.SetReadDeadline(began.Add(timeout))
+			_, err := c.Read(p)
+			if took := time.Since(began); !errors.Is(err, os.ErrDeadlineExceeded) || took < timeout || took > timeout+slack {
+				t.Errorf("%v after %v, want the end after %v", err, took, timeout)
+			}
+		}
+		time.AfterFunc(time.Hour, func() { _, _ = io.WriteString(client, "G") })
+		_ = c.SetReadDeadline(time.Time{})
+		if _, err := c.Read(p); err != nil {
+			t.Errorf("without a deadline: %v", err)
+		}
+	})
+}
