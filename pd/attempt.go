@@ -211,12 +211,13 @@ type wholeLeg struct {
 	server      *pools.Server
 	before      []string // servers that it was taken from
 	answer      deadline.Deadline[wholeLeg]
+	down        pools.DownWatch
 }
 
 func (w *wholeLeg) fallSilent() { w.End(errSilent) }
 
-// serverDown ends it where its server will not answer. It is called in a prober's goroutine.
-func (w *wholeLeg) serverDown(why pools.DownCause) {
+// ServerDown ends it where its server will not answer.
+func (w *wholeLeg) ServerDown(why pools.DownCause) {
 	if w.snapshotter.shouldAbandon(w.model, w.leg, w.server, w.before, why) {
 		w.End(errServerDown)
 	}
@@ -231,7 +232,7 @@ func (o *Orchestrator) sendHeld(ctx context.Context, patience time.Duration, leg
 	now := time.Now()
 	o.wholeLegs.Add(&w.answer, w, now.Add(patience), now, (*wholeLeg).fallSilent)
 	defer o.wholeLegs.Meet(&w.answer)
-	defer server.OnDown(w.serverDown)()
+	defer server.OnDown(&w.down, w).Stop()
 	resp, err := send(ctx, o.Transport, server, path, id, st.req.Header, askLoad(part, leg, server), st.req.Memory)
 	if err != nil {
 		return nil, nil, failedSend(ctx, leg, server.ID(), err)

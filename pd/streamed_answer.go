@@ -48,19 +48,19 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() { legCtx.End(errSilent) })
 	var open atomic.Pointer[legStream] // nil before the first content event
 	model, before := st.req.Model, st.bind.tried.servers(leg)
-	stopWatch := server.OnDown(func(why pools.DownCause) { // in a prober's goroutine, for which st is not made
+	watch := server.OnDown(new(pools.DownWatch), pools.DownFunc(func(why pools.DownCause) { // in a prober's goroutine, for which st is not made
 		// One that lets no more requests in may send on; one of a group waits for the dead
 		// one, whatever it still sends.
 		s := open.Load()
 		if silent := s == nil || server.Group != "" || s.silentFor(2*o.Fleet.ProbeInterval()); silent && o.Binder.shouldAbandon(model, leg, server, before, why) {
 			legCtx.End(errServerDown)
 		}
-	})
+	}))
 	answering := false
 	defer func() { // also after a panic
 		if !answering {
 			idle.Stop()
-			stopWatch()
+			watch.Stop()
 			legCtx.End(nil)
 		}
 	}()
@@ -113,7 +113,7 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 	open.Store(s)
 	a.recordFirst(ctx, st, b, start)
 	s.onEnd = func(r StreamResult) {
-		stopWatch()
+		watch.Stop()
 		steps.end()
 		o.endLeg(st, b, r)
 	}

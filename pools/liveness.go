@@ -2,7 +2,6 @@ package pools
 
 import (
 	"log/slog"
-	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -20,9 +19,9 @@ type liveness struct {
 	incarnation atomic.Uint64             // counts how often the server came up
 	recheck     chan struct{}             // the next probe is due at once
 
-	downMu sync.Mutex // guards onDown
+	downMu sync.Mutex // guards onDown, and where those in it are
 	// onDown are called when the server is not expected to answer any more; see OnDown.
-	onDown map[uint64]func(DownCause)
+	onDown []*DownWatch
 }
 
 // Incarnation returns a number that changes when the server was down and is up again: what an
@@ -137,22 +136,47 @@ const (
 	Hangs                         // a probe request was not answered: the engine is stuck, for good or for a while
 )
 
+// DownWatch waits for a server to be down, for each leg that it has: it is a part of what the leg has anyway. It may not be
+// copied once OnDown was given it.
+type DownWatch struct {
+	down DownWatcher
+	of   *liveness
+	at   int // in of.onDown; of.downMu guards it
+}
+
+// DownWatcher is called when a server is down, in a prober's goroutine.
+type DownWatcher interface{ ServerDown(why DownCause) }
+
+// DownFunc is a function as a DownWatcher.
+type DownFunc func(why DownCause)
+
+// ServerDown calls the function.
+func (f DownFunc) ServerDown(why DownCause) { f(why) }
+
 // OnDown calls down when the server, or one that steps with it, has failed two probes in a row,
-// is silent, or let a probe request wait, and at each further probe or probe request, until
-// stop is called.
-func (l *liveness) OnDown(down func(DownCause)) (stop func()) {
-	id := leaseSeq.Add(1)
+// is silent, or let a probe request wait, and at each further probe or probe request, until w,
+// which it returns, is stopped. A call that is under way then goes on.
+func (l *liveness) OnDown(w *DownWatch, down DownWatcher) *DownWatch {
 	l.downMu.Lock()
 	defer l.downMu.Unlock()
-	if l.onDown == nil {
-		l.onDown = make(map[uint64]func(DownCause))
+	w.down, w.of, w.at = down, l, len(l.onDown)
+	l.onDown = append(l.onDown, w)
+	return w
+}
+
+// Stop ends the watch, if it was not ended before.
+func (w *DownWatch) Stop() {
+	l := w.of
+	l.downMu.Lock()
+	defer l.downMu.Unlock()
+	last := len(l.onDown) - 1
+	if w.at > last || l.onDown[w.at] != w {
+		return
 	}
-	l.onDown[id] = down
-	return func() {
-		l.downMu.Lock()
-		defer l.downMu.Unlock()
-		delete(l.onDown, id)
-	}
+	moved := l.onDown[last]
+	l.onDown[w.at], moved.at = moved, w.at
+	l.onDown[last] = nil
+	l.onDown = l.onDown[:last]
 }
 
 // reportDown calls all that wait on the server, or on one that steps with it.
@@ -167,10 +191,10 @@ func (l *serverState) reportDown(why DownCause) {
 
 func (l *liveness) reportDownAlone(why DownCause) {
 	l.downMu.Lock()
-	waiting := slices.Collect(maps.Values(l.onDown))
+	waiting := slices.Clone(l.onDown)
 	l.downMu.Unlock()
-	for _, down := range waiting {
-		down(why)
+	for _, w := range waiting {
+		w.down.ServerDown(why)
 	}
 }
 

@@ -235,7 +235,7 @@ func TestOnDown_WhatItIsCalledFor(t *testing.T) {
 		}
 		s := f.Servers()[0]
 		var got []DownCause
-		stop := s.OnDown(func(why DownCause) { got = append(got, why) })
+		stop := s.OnDown(new(DownWatch), DownFunc(func(why DownCause) { got = append(got, why) })).Stop
 		for _, event := range c.events {
 			event(s)
 		}
@@ -243,6 +243,23 @@ func TestOnDown_WhatItIsCalledFor(t *testing.T) {
 			t.Errorf("%s: told %v, want %v", name, got, c.want)
 		}
 		stop()
+	}
+}
+
+// Who has stopped waiting is called no more, once or twice, and all others are.
+func TestDownWatch_StopsAlone(t *testing.T) {
+	s := upFleet(t, nil, spec("http://10.0.0.1:1", Both)).Servers()[0]
+	called := make([]int, 4)
+	watches := make([]DownWatch, len(called))
+	for i := range watches {
+		s.OnDown(&watches[i], DownFunc(func(DownCause) { called[i]++ }))
+	}
+	for _, i := range []int{1, 3, 1, 0, 2} {
+		watches[i].Stop()
+		s.reportDown(Silent)
+	}
+	if want := []int{3, 0, 4, 1}; !slices.Equal(called, want) {
+		t.Errorf("called %v times, want %v", called, want)
 	}
 }
 

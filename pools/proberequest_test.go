@@ -18,7 +18,7 @@ func TestProof_OneThatHangsIsReportedToAllThatWait(t *testing.T) {
 	servers := f.Servers() // one by itself, and the group
 	reports, stops := make(map[*Server][]DownCause), make(map[*Server]func())
 	for _, s := range servers {
-		stops[s] = s.OnDown(func(why DownCause) { reports[s] = append(reports[s], why) })
+		stops[s] = s.OnDown(new(DownWatch), DownFunc(func(why DownCause) { reports[s] = append(reports[s], why) })).Stop
 	}
 	sent := time.Now().Add(time.Hour)
 	hang := func() {
@@ -59,7 +59,7 @@ func TestProof_WhatIsNoHangIsNotReported(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := NewServer(spec("http://10.0.0.1:1", Decode))
 			reported := 0
-			defer s.OnDown(func(DownCause) { reported++ })()
+			defer s.OnDown(new(DownWatch), DownFunc(func(DownCause) { reported++ })).Stop()
 			time.Sleep(time.Second)
 			proof := s.BeginProbeRequest(Decode, time.Now())
 			time.Sleep(time.Second)

@@ -140,7 +140,10 @@ func TestLiveness_IsSafeForConcurrentUse(t *testing.T) {
 		func() { s.RecordAlive(later); s.RecordProgress(time.Now()) },
 		func() { s.MarkDown("connection refused") },
 		func() { s.ProbePassed(s.Health(), []Model{{ID: "m"}}, time.Now()) },
-		func() { defer s.OnDown(func(DownCause) { told.Add(1) })(); s.reportDown(Silent) },
+		func() {
+			defer s.OnDown(new(DownWatch), DownFunc(func(DownCause) { told.Add(1) })).Stop()
+			s.reportDown(Silent)
+		},
 		func() { _, stop := f.Changes(); stop() },
 		func() { s.State(); s.vitals.silent(true); f.Missing() },
 	)

@@ -219,7 +219,7 @@ func TestProbeRequest_ThatWaitsWhileStreamsGoOnBlamesNoServer(t *testing.T) {
 		e := &fakeEngine{generate: func(ctx context.Context) (int, string, error) { return hangs(ctx) }}
 		s := watched(t, e, pools.Decode)
 		var fell atomic.Bool
-		defer s.OnDown(func(pools.DownCause) { fell.Store(true) })()
+		defer s.OnDown(new(pools.DownWatch), pools.DownFunc(func(pools.DownCause) { fell.Store(true) })).Stop()
 		s.Suspect(pools.Decode)
 		for range 100 {
 			time.Sleep(100 * time.Millisecond)
@@ -239,13 +239,13 @@ func TestProbeRequest_ThatHangsWarnsAllThatWait(t *testing.T) {
 			e := &fakeEngine{generate: hangs}
 			s := watched(t, e, leg)
 			var hung, other atomic.Int32
-			stop := s.OnDown(func(why pools.DownCause) {
+			stop := s.OnDown(new(pools.DownWatch), pools.DownFunc(func(why pools.DownCause) {
 				if why == pools.Hangs {
 					hung.Add(1)
 				} else {
 					other.Add(1)
 				}
-			})
+			})).Stop
 			s.Suspect(leg)
 			time.Sleep(breaker.Default().Probe - time.Second)
 			if n := hung.Load(); n != 0 {

@@ -44,7 +44,7 @@ func TestShortage_OfOurDescriptorsBlamesNoServer(t *testing.T) {
 				t.Fatal(s.State())
 			}
 			var fell atomic.Bool
-			defer s.OnDown(func(pools.DownCause) { fell.Store(true) })()
+			defer s.OnDown(new(pools.DownWatch), pools.DownFunc(func(pools.DownCause) { fell.Store(true) })).Stop()
 			for round := 1; round <= 2; round++ {
 				transport.errno.Store(&errno)
 				s.Suspect(pools.Decode)

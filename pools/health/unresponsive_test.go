@@ -67,13 +67,13 @@ func TestUnresponsive_AServerThatStops(t *testing.T) {
 		engines, f := fleetBefore(t, 4)
 		s := f.Servers()[0]
 		var silent, other atomic.Int32
-		defer s.OnDown(func(why pools.DownCause) {
+		defer s.OnDown(new(pools.DownWatch), pools.DownFunc(func(why pools.DownCause) {
 			if why == pools.Silent {
 				silent.Add(1)
 			} else {
 				other.Add(1)
 			}
-		})()
+		})).Stop()
 		engines[0].stopped.Store(true)
 		time.Sleep(3500 * time.Millisecond) // a pause and a probe's time
 		if s.State() != pools.Unresponsive || !s.Health().Up || usableOf(f) != 3 || silent.Load() > 0 {
@@ -98,7 +98,7 @@ func TestUnresponsive_WhenMostAreLateAtOnceNoneIsTakenOut(t *testing.T) {
 		engines, f := fleetBefore(t, 4)
 		var fell atomic.Int32
 		for _, s := range f.Servers() {
-			defer s.OnDown(func(pools.DownCause) { fell.Add(1) })()
+			defer s.OnDown(new(pools.DownWatch), pools.DownFunc(func(pools.DownCause) { fell.Add(1) })).Stop()
 		}
 		for _, e := range engines[:3] {
 			e.stopped.Store(true)
@@ -121,7 +121,7 @@ func TestUnresponsive_AnEngineThatAnswersLateIsNotSilent(t *testing.T) {
 		engines, f := fleetBefore(t, 2)
 		s := f.Servers()[0]
 		var fell atomic.Bool
-		defer s.OnDown(func(pools.DownCause) { fell.Store(true) })()
+		defer s.OnDown(new(pools.DownWatch), pools.DownFunc(func(pools.DownCause) { fell.Store(true) })).Stop()
 		engines[0].delay.Store(int64(3 * time.Second))
 		alive := 0
 		for range 120 {
