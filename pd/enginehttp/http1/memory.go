@@ -9,7 +9,7 @@ import (
 // hours longer. It is sent once. Its zero value is empty.
 type Body struct {
 	parts net.Buffers
-	room  [8][]byte // for parts: a usual request has no more
+	room  [16][]byte // for parts: two for each member of one that was edited, of which a usual prefill leg has six
 	// unread is called once nothing reads the parts any more, by whatever goroutine; nil: nobody wants to know. It is
 	// not called where another transport than this package's reads them: that may do so behind the end of its request.
 	unread Releaser
@@ -32,7 +32,7 @@ func (b *Body) WhenUnread(unread Releaser) { b.unread = unread }
 
 // letGo lets go of the parts: they were written, or will not be.
 func (b *Body) letGo() {
-	b.parts, b.room = nil, [8][]byte{}
+	b.parts, b.room = nil, [16][]byte{}
 	if unread := b.unread; unread != nil && !b.read {
 		b.unread = nil
 		unread.Release()
