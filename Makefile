@@ -166,7 +166,7 @@ soak: build ## load for SOAK (30m): heap, goroutines and descriptors must stay f
 	bin/tandem-lab soak --for $(SOAK)
 
 # What make mutate plants faults in, and how many in each: 0 is all.
-PKG ?= pd pd/api pd/connector pd/order pd/cost pd/decision pd/packing pd/enginehttp pd/evaluate pd/firsttoken pd/histogram pd/history pd/leader pd/messages pd/modelsync pd/modeltokens pd/predict pd/queue pd/replay pd/retry pd/scalefromzero pd/senttext pd/series pd/spans pd/transcript pools pools/address pools/breaker pools/curve pools/deadline pools/discovery pools/discovery/kube pools/drainsync pools/election pools/health pools/load pools/permodel pools/pubsub pools/replicas pools/standby kvstate kvstate/replicate kvstate/tokens kvstate/tokens/jinja autoscale gateway gateway/access gateway/live gateway/peers gateway/picker
+PKG ?= pd pd/api pd/connector pd/order pd/cost pd/decision pd/packing pd/enginehttp pd/evaluate pd/firsttoken pd/histogram pd/history pd/leader pd/messages pd/modelsync pd/modeltokens pd/predict pd/queue pd/replay pd/requestid pd/retry pd/scalefromzero pd/senttext pd/series pd/spans pd/transcript pools pools/address pools/breaker pools/curve pools/deadline pools/discovery pools/discovery/kube pools/drainsync pools/election pools/health pools/load pools/permodel pools/pubsub pools/replicas pools/standby kvstate kvstate/replicate kvstate/tokens kvstate/tokens/jinja autoscale gateway gateway/access gateway/live gateway/peers gateway/picker
 MUTANTS ?= 60
 
 .PHONY: mutate
