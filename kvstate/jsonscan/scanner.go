@@ -91,20 +91,29 @@ func (s *scanner) leave(object bool, outside int) error {
 			depth++
 			continue
 		}
-		for {
-			more, err := s.moreOf(object)
-			if err != nil {
+		for s.next() != ',' {
+			if err := s.closing(object); err != nil {
 				return err
-			}
-			if more {
-				break
 			}
 			if depth--; depth == outside {
 				return nil
 			}
 			object = around.has(depth - 1)
 		}
+		s.at++
 	}
+}
+
+// closing skips the last bracket of an object, or of an array, which comes next.
+func (s *scanner) closing(object bool) error {
+	switch c := s.next(); {
+	case c == '}' && object, c == ']' && !object:
+		s.at++
+		return nil
+	case object:
+		return s.bad(errBrace)
+	}
+	return s.bad(errBracket)
 }
 
 // depths is a set of depths, from 1 to MaxDepth.
@@ -129,7 +138,10 @@ func (s *scanner) begin(depth int) (entered byte, err error) {
 	c := s.next()
 	switch {
 	case c == '"':
-		return 0, s.str()
+		if s.skipShort() {
+			return 0, nil
+		}
+		return 0, s.longer()
 	case c == '{':
 		entry, err = s.open('{', '}', "")
 	case c == '[':
@@ -152,14 +164,6 @@ func (s *scanner) begin(depth int) (entered byte, err error) {
 		c = 0
 	}
 	return c, err
-}
-
-// moreOf is more of an object, or of an array.
-func (s *scanner) moreOf(object bool) (entry bool, err error) {
-	if object {
-		return s.more('}', errBrace)
-	}
-	return s.more(']', errBracket)
 }
 
 // skipLong skips a long value whose end is known, and reports whether one comes next.
@@ -218,35 +222,15 @@ func (s *scanner) more(closing byte, expected string) (entry bool, err error) {
 	return false, s.bad(expected)
 }
 
-// member is where the parts of a member are.
-type member struct{ key, keyEnd, value, end int }
-
-// of is the member of a text.
-func (m member) of(raw []byte) Member {
-	return Member{Key: raw[m.key+1 : m.keyEnd-1], Value: raw[m.value:m.end:m.end], Text: raw[m.key:m.end:m.end]}
-}
-
-// member skips a member whose value has the given depth.
-func (s *scanner) member(depth int) (m member, err error) {
-	s.space()
-	m.key = s.at
-	if m.keyEnd, err = s.keyEnd(); err != nil {
-		return m, err
-	}
-	s.space()
-	m.value = s.at
-	err = s.value(depth)
-	m.end = s.at
-	return m, err
-}
-
 // keyEnd skips the key of a member, and the colon, and returns where the key ends.
 func (s *scanner) keyEnd() (end int, err error) {
 	if s.next() != '"' {
 		return 0, s.bad("a key was expected")
 	}
-	if err := s.str(); err != nil {
-		return 0, err
+	if !s.skipShort() {
+		if err := s.longer(); err != nil {
+			return 0, err
+		}
 	}
 	end = s.at
 	if s.next() != ':' {
@@ -315,15 +299,18 @@ func (s *scanner) checkedString() error {
 // skipShort skips a string of up to 31 bytes without an escape, as most are, keys above all, and reports whether one
 // comes next. A search for its end is a call or two.
 func (s *scanner) skipShort() bool {
-	for at := s.at + 1; at+8 <= len(s.raw) && at < s.at+32; at += 8 {
-		w := binary.LittleEndian.Uint64(s.raw[at:])
-		quote, backslash := w^everyByte*'"', w^everyByte*'\\'
-		odd := ((quote-everyByte)&^quote | (backslash-everyByte)&^backslash | (w-everyByte*' ')&^w) & highBits
+	const most = 32
+	raw := s.raw
+	for at, end := s.at+1, min(s.at+1+most, len(raw)); at+8 <= end; at += 8 {
+		w := binary.LittleEndian.Uint64(raw[at : at+8])
+		// A quote is the only character from a blank on that is less than one behind the exclusive or.
+		backslash := w ^ everyByte*'\\'
+		odd := (((w^everyByte*('"'^' '))-everyByte*(' '+1))&^w | (backslash-everyByte)&^backslash) & highBits
 		if odd == 0 {
 			continue
 		}
 		at += bits.TrailingZeros64(odd) / 8 // only bytes behind the first of them may be marked and be none
-		if s.raw[at] != '"' {
+		if raw[at] != '"' {
 			return false
 		}
 		s.at = at + 1
@@ -332,10 +319,18 @@ func (s *scanner) skipShort() bool {
 	return false
 }
 
-// str skips a string. Prompts are long strings, so quotes and backslashes are looked for as far as they
-// are away, and each of them once.
+// str skips a string.
 func (s *scanner) str() error {
-	if s.skipShort() || s.skipLong() {
+	if s.skipShort() {
+		return nil
+	}
+	return s.longer()
+}
+
+// longer skips a string that skipShort does not. Prompts are long strings, so quotes and backslashes are looked for
+// as far as they are away, and each of them once.
+func (s *scanner) longer() error {
+	if s.skipLong() {
 		return nil
 	}
 	if s.checked {
@@ -406,40 +401,41 @@ func isHex(digits []byte) bool {
 }
 
 func (s *scanner) number() error {
-	if s.raw[s.at] == '-' {
-		s.at++
+	raw, at := s.raw, s.at
+	if raw[at] == '-' {
+		at++
 	}
-	switch {
-	case s.at < len(s.raw) && s.raw[s.at] == '0':
-		s.at++
-	case !s.digits():
+	begin := at
+	if at = digitsEnd(raw, at); at > begin+1 && raw[begin] == '0' { // which no other digit follows
+		at = begin + 1
+	}
+	is := at > begin
+	if is && at < len(raw) && raw[at] == '.' {
+		begin = at + 1
+		at = digitsEnd(raw, begin)
+		is = at > begin
+	}
+	if is && at < len(raw) && (raw[at] == 'e' || raw[at] == 'E') {
+		if at++; at < len(raw) && (raw[at] == '+' || raw[at] == '-') {
+			at++
+		}
+		begin = at
+		at = digitsEnd(raw, begin)
+		is = at > begin
+	}
+	s.at = at
+	if !is {
 		return s.bad("a number is not valid")
-	}
-	if s.at < len(s.raw) && s.raw[s.at] == '.' {
-		s.at++
-		if !s.digits() {
-			return s.bad("a number is not valid")
-		}
-	}
-	if s.at < len(s.raw) && (s.raw[s.at] == 'e' || s.raw[s.at] == 'E') {
-		s.at++
-		if s.at < len(s.raw) && (s.raw[s.at] == '+' || s.raw[s.at] == '-') {
-			s.at++
-		}
-		if !s.digits() {
-			return s.bad("a number is not valid")
-		}
 	}
 	return nil
 }
 
-// digits skips decimal digits and reports whether there was one.
-func (s *scanner) digits() bool {
-	start := s.at
-	for s.at < len(s.raw) && s.raw[s.at] >= '0' && s.raw[s.at] <= '9' {
-		s.at++
+// digitsEnd is where the decimal digits end that stand at a place.
+func digitsEnd(raw []byte, at int) int {
+	for at < len(raw) && raw[at]-'0' <= 9 {
+		at++
 	}
-	return s.at > start
+	return at
 }
 
 func (s *scanner) literal(word string) error {

@@ -33,23 +33,11 @@ func Members(raw []byte) iter.Seq2[Member, error] { return members(scanner{raw: 
 
 func members(from scanner) iter.Seq2[Member, error] {
 	return func(yield func(Member, error) bool) {
-		s := from
-		more, err := s.open('{', '}', "an object was expected")
-		for more && err == nil {
-			var m member
-			if m, err = s.member(2); err != nil {
-				break
-			}
-			if !yield(m.of(s.raw), nil) {
+		w := walk{scanner: from}
+		for w.nextMember() {
+			if !yield(w.entry, w.err) { // the one call of it: then the compiler inlines loops
 				return
 			}
-			more, err = s.more('}', errBrace)
-		}
-		if err == nil {
-			err = s.end()
-		}
-		if err != nil {
-			yield(Member{}, err)
 		}
 	}
 }
@@ -60,26 +48,86 @@ func Elements(raw []byte) iter.Seq2[[]byte, error] { return elements(scanner{raw
 
 func elements(from scanner) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		s := from
-		more, err := s.open('[', ']', "an array was expected")
-		for more && err == nil {
-			s.space()
-			start := s.at
-			if err = s.value(2); err != nil {
-				break
-			}
-			if !yield(s.raw[start:s.at:s.at], nil) {
+		w := walk{scanner: from}
+		for w.nextElement() {
+			if !yield(w.entry.Value, w.err) { // as in members
 				return
 			}
-			more, err = s.more(']', errBracket)
-		}
-		if err == nil {
-			err = s.end()
-		}
-		if err != nil {
-			yield(nil, err)
 		}
 	}
+}
+
+// walk goes through the entries of an object or an array.
+type walk struct {
+	scanner
+	begun bool
+	entry Member // of an array only its value
+	err   error  // comes last, with an empty entry
+}
+
+// nextMember reports whether there is one more member, or an error.
+func (w *walk) nextMember() bool {
+	var more bool
+	switch {
+	case w.err != nil:
+		return false
+	case w.begun:
+		more, w.err = w.more('}', errBrace)
+	default:
+		w.begun = true
+		more, w.err = w.open('{', '}', "an object was expected")
+	}
+	if !more {
+		return w.ends()
+	}
+	w.space()
+	var keyEnd int
+	key := w.at
+	if keyEnd, w.err = w.keyEnd(); w.err != nil {
+		return w.ends()
+	}
+	w.space()
+	value := w.at
+	if w.err = w.value(2); w.err != nil {
+		return w.ends()
+	}
+	text := w.raw[key:w.at:w.at]
+	w.entry = Member{Key: text[1 : keyEnd-1-key], Value: text[value-key:], Text: text}
+	return true
+}
+
+// nextElement is nextMember of an array.
+func (w *walk) nextElement() bool {
+	var more bool
+	switch {
+	case w.err != nil:
+		return false
+	case w.begun:
+		more, w.err = w.more(']', errBracket)
+	default:
+		w.begun = true
+		more, w.err = w.open('[', ']', "an array was expected")
+	}
+	if !more {
+		return w.ends()
+	}
+	w.space()
+	start := w.at
+	if w.err = w.value(2); w.err != nil {
+		return w.ends()
+	}
+	w.entry.Value = w.raw[start:w.at:w.at]
+	return true
+}
+
+// ends reports whether an error comes last, be it of what follows the object or array.
+func (w *walk) ends() bool {
+	w.entry = Member{}
+	if w.err == nil {
+		w.err = w.end()
+		return w.err != nil
+	}
+	return true
 }
 
 // ValueEnd is the offset after the value that starts at raw[at] of a text that was checked;

@@ -23,7 +23,14 @@ type Body struct {
 	long   jsonscan.Long // values of source
 	edited bool
 	fields []field
+	keys   lengths // of the fields, and maybe of fields that were deleted
 }
+
+// lengths are those that keys have, a bit each (of 64). Most fields that are asked for are absent, and most of those are
+// seen to be by it.
+type lengths uint64
+
+func lengthOf(key string) lengths { return 1 << (len(key) % 64) }
 
 // field is one member of the object: its bytes, and where in them the value starts.
 type field struct {
@@ -39,8 +46,10 @@ func (f *field) raw() Value {
 	if f.tail == nil {
 		return f.member[f.value:]
 	}
-	return f.appendTo(make([]byte, 0, f.len()))[f.value:]
+	return f.joined()[f.value:]
 }
+
+func (f *field) joined() []byte { return f.appendTo(make([]byte, 0, f.len())) }
 
 // parts are the pieces that make up the member.
 func (f *field) parts(yield func([]byte) bool) {
@@ -175,7 +184,7 @@ func (b Body) WithoutText() Body {
 		all = f.appendTo(all)
 		f.key, f.member, f.tail = strings.Clone(f.key), all[start:len(all):len(all)], nil
 	}
-	return Body{edited: true, fields: rest}
+	return Body{edited: true, fields: rest, keys: b.keys}
 }
 
 // Keys returns the keys in the order of the body.
@@ -199,17 +208,25 @@ func (b Body) Fields() iter.Seq2[string, Value] {
 }
 
 // Get returns the raw JSON of a field's value, nil if the field is absent.
-func (b Body) Get(key string) Value {
-	if at := b.index(key); at >= 0 {
-		return b.fields[at].raw()
+func (b Body) Get(key string) Value { // which is inlined: a call would copy the body
+	if b.keys>>(len(key)%64)&1 == 0 {
+		return nil
+	}
+	return get(b.fields, key)
+}
+
+// get is Get of fields.
+func get(fields []field, key string) Value {
+	if at := index(fields, key); at >= 0 {
+		return fields[at].raw()
 	}
 	return nil
 }
 
 // index is the place of a field, -1 where it is absent.
-func (b Body) index(key string) int {
-	for i := range b.fields {
-		if b.fields[i].key == key {
+func index(fields []field, key string) int {
+	for i := range fields {
+		if fields[i].key == key {
 			return i
 		}
 	}

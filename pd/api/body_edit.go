@@ -41,7 +41,7 @@ func (b Body) With(edits ...Edit) Body {
 	places := room[:0] // of their fields, -1 of one that there is not
 	fields, size, changes := len(b.fields), 0, false
 	for i := range edits {
-		at, e := b.index(edits[i].Key), &edits[i]
+		at, e := index(b.fields, edits[i].Key), &edits[i]
 		places = append(places, at)
 		if at >= 0 || e.Value != nil {
 			changes = true
@@ -57,7 +57,7 @@ func (b Body) With(edits ...Edit) Body {
 		return b
 	}
 	buffer := make([]byte, 0, size) // of all new members, where their keys have no escapes
-	out := Body{source: b.source, sum: b.sum, long: b.long, edited: true, fields: make([]field, 0, fields)}
+	out := Body{source: b.source, sum: b.sum, long: b.long, edited: true, fields: make([]field, 0, fields), keys: b.keys}
 	for i := range b.fields {
 		f, last := &b.fields[i], lastIndex(places, i)
 		switch {
@@ -73,6 +73,7 @@ func (b Body) With(edits ...Edit) Body {
 			continue
 		}
 		var head [64]byte
+		out.keys |= lengthOf(e.Key)
 		out.fields = append(out.fields, newField(&buffer, e.Key, append(appendKey(head[:0], e.Key), ':'), e))
 	}
 	return out
@@ -145,7 +146,7 @@ func (b Body) Rewrite(change func(key string, value Value) Value) Body {
 	if fields == nil {
 		return b
 	}
-	return Body{source: b.source, sum: b.sum, long: b.long, edited: true, fields: fields}
+	return Body{source: b.source, sum: b.sum, long: b.long, edited: true, fields: fields, keys: b.keys}
 }
 
 // Edited reports whether the body is no longer as it was parsed.

@@ -109,7 +109,7 @@ func parseObject(raw []byte, plain bool, known Long) (Body, error) {
 		long = new(Long)
 	}
 	var room [usualFields]field
-	fields := room[:0]
+	fields, keys := room[:0], lengths(0)
 	for m, err := range jsonscan.CheckKnownMembers(raw, plain, known, long) {
 		if err != nil {
 			return Body{}, err
@@ -124,12 +124,13 @@ func parseObject(raw []byte, plain bool, known Long) (Body, error) {
 				return Body{}, errors.New("malformed JSON: a key is not a valid string")
 			}
 		}
+		keys |= lengthOf(key)
 		fields = append(fields, field{key: key, member: m.Text, value: int32(len(m.Text) - len(m.Value))})
 	}
 	if err := unique(fields); err != nil {
 		return Body{}, err
 	}
-	b := Body{source: raw, fields: slices.Clone(fields)}
+	b := Body{source: raw, fields: slices.Clone(fields), keys: keys}
 	if long != nil {
 		b.long = *long
 	}
@@ -174,19 +175,19 @@ var usualKeys = func() (keys [24][]string) {
 // unique reports a key that appears twice. Few are compared with each other, which takes no memory.
 func unique(fields []field) error {
 	if len(fields) <= usualFields {
-		for i, f := range fields {
-			if slices.ContainsFunc(fields[:i], func(before field) bool { return before.key == f.key }) {
+		for i := range fields {
+			if index(fields[:i], fields[i].key) >= 0 {
 				return errTwice // which one is the client's own text
 			}
 		}
 		return nil
 	}
 	seen := make(map[string]struct{}, len(fields))
-	for _, f := range fields {
-		if _, twice := seen[f.key]; twice {
+	for i := range fields {
+		if _, twice := seen[fields[i].key]; twice {
 			return errTwice
 		}
-		seen[f.key] = struct{}{}
+		seen[fields[i].key] = struct{}{}
 	}
 	return nil
 }

@@ -75,3 +75,23 @@ func TestWith_QuotesNewKeys(t *testing.T) {
 		}
 	}
 }
+
+// A field is found whatever other keys are as long as its own, and is not once it was deleted.
+func TestGet_FindsFieldsOfAnyLength(t *testing.T) {
+	for length := 1; length < 130; length++ {
+		key, other := strings.Repeat("k", length), strings.Repeat("o", length)
+		parsed, err := ParseBody([]byte(`{"a":1,"` + key + `":2}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		added := Body{}.With(Set(key, []byte("2")))
+		rewritten := added.Rewrite(func(string, Value) Value { return Value("2") })
+		for name, body := range map[string]Body{
+			"parsed": parsed, "added": added, "rewritten": rewritten, "without text": added.WithoutText(), "replaced": parsed.With(Set(key, []byte("2"))),
+		} {
+			if string(body.Get(key)) != "2" || body.Get(other) != nil || body.With(Remove(key)).Get(key) != nil {
+				t.Errorf("%s, a key of %d: %q, %q", name, length, body.Get(key), body.Get(other))
+			}
+		}
+	}
+}
