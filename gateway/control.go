@@ -9,53 +9,30 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 )
 
-// controlFields steer engines, and no client may set them: with a hand-off of
+// isControl reports a field that steers engines, which no client may set: with a hand-off of
 // its own a client could make an engine connect anywhere, or read another
-// tenant's blocks. They are removed wherever an engine would look for them.
+// tenant's blocks. Such fields are removed wherever an engine would look for them.
 // The last two groups name files, hold code, join another's session or corpus, make
 // labels of metrics or other keys of the KV, have cached blocks reported as stored once
 // more, keep streams silent for as many tokens as they say (vllm/sampling_params.py since
 // #49754, sglang/srt/sampling/sampling_params.py), or are for the engines' own routers
 // (sglang/srt/entrypoints/openai/protocol.py, tensorrt_llm/serve/openai_protocol.py,
 // vllm/v1/request.py 0.32, FlexKV's docs/namespace/README_en.md).
-var controlFields = map[string]bool{
-	"kv_transfer_params":     true,
-	"ec_transfer_params":     true,
-	"bootstrap_host":         true,
-	"bootstrap_port":         true,
-	"bootstrap_room":         true,
-	"bootstrap_pair_key":     true,
-	"data_parallel_rank":     true,
-	"routed_dp_rank":         true,
-	"disagg_prefill_dp_rank": true,
-	"disaggregated_params":   true,
-	"disagg_prefill_resp":    true,
-	"remote_decoder":         true,
-	"remote_prefiller":       true,
-	"remote_kv_source":       true,
-	"cache_hit_threshold":    true,
-	"request_id":             true,
-	"rid":                    true,
-	"cache_salt":             true,
-	"priority":               true,
-
-	"lora_path":                     true,
-	"lora_request":                  true,
-	"custom_logit_processor":        true,
-	"session_id":                    true,
-	"session_params":                true,
-	"conversation_params":           true,
-	"custom_labels":                 true,
-	"extra_key":                     true,
-	"ngram_corpus_id":               true,
-	"injected_chat_template_kwargs": true,
-	"kv_cache_report_mode":          true,
-	"namespace_info":                true,
-	"stream_interval":               true,
-
-	"image_data": true,
-	"audio_data": true,
-	"video_data": true,
+func isControl(name string) bool {
+	switch name {
+	case "kv_transfer_params", "ec_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room",
+		"bootstrap_pair_key", "data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank", "disaggregated_params",
+		"disagg_prefill_resp", "remote_decoder", "remote_prefiller", "remote_kv_source", "cache_hit_threshold",
+		"request_id", "rid", "cache_salt", "priority":
+		return true
+	case "lora_path", "lora_request", "custom_logit_processor", "session_id", "session_params", "conversation_params",
+		"custom_labels", "extra_key", "ngram_corpus_id", "injected_chat_template_kwargs", "kv_cache_report_mode",
+		"namespace_info", "stream_interval":
+		return true
+	case "image_data", "audio_data", "video_data":
+		return true
+	}
+	return false
 }
 
 // promptFields are token ids that some engines read in place of the messages, which then
@@ -73,13 +50,14 @@ func withoutPrompts(body api.Body) api.Body {
 	return body
 }
 
-// containers are the objects in which engines look for more parameters. Control
+// isContainer reports the name of an object in which engines look for more parameters. Control
 // fields inside messages, tools and schemas are the client's own text.
-var containers = map[string]bool{
-	"extra_body":      true,
-	"vllm_xargs":      true,
-	"sampling_params": true,
-	"extra_args":      true,
+func isContainer(name string) bool {
+	switch name {
+	case "extra_body", "vllm_xargs", "sampling_params", "extra_args":
+		return true
+	}
+	return false
 }
 
 // Bounds on what is looked through for control fields, each part of which is read once
@@ -115,9 +93,9 @@ func (s *stripper) object(body api.Body, depth int) api.Body {
 	return body.Rewrite(func(key string, value api.Value) api.Value {
 		name := strings.ToLower(key)
 		switch {
-		case controlFields[name]:
+		case isControl(name):
 			return nil
-		case containers[name]:
+		case isContainer(name):
 			return s.container(value, depth+1)
 		}
 		return value

@@ -22,7 +22,10 @@ type headerSetter interface {
 // fields are a request's headers as fasthttp has read them, in its memory: for as long as its handler
 // runs. Some twenty are asked for in each request, most of which no client sends, and fasthttp brings
 // each name into its canonical form before it looks.
-type fields []field
+type fields struct {
+	all     []field
+	lengths uint64 // of their names, a bit each (of 64), by which most that are not there are seen not to be
+}
 
 type field struct{ name, value string }
 
@@ -32,21 +35,25 @@ var fieldsMemory = sync.Pool{New: func() any { return new(fields) }}
 func fieldsOf(h *fasthttp.RequestHeader) *fields {
 	f := fieldsMemory.Get().(*fields) //nolint:forcetypeassert // nothing else is put there
 	for name, value := range h.All() {
-		*f = append(*f, field{utils.UnsafeString(name), utils.UnsafeString(value)})
+		f.lengths |= 1 << (len(name) % 64)
+		f.all = append(f.all, field{utils.UnsafeString(name), utils.UnsafeString(value)})
 	}
 	return f
 }
 
 func (f *fields) release() {
-	clear(*f) // it keeps nothing of the connection's
-	*f = (*f)[:0]
+	clear(f.all) // it keeps nothing of the connection's
+	f.all, f.lengths = f.all[:0], 0
 	fieldsMemory.Put(f)
 }
 
 // Get is the first value of a header, "" if it is not there.
 func (f *fields) Get(name string, _ ...string) string {
-	for i := range *f {
-		if is := &(*f)[i]; len(is.name) == len(name) && strings.EqualFold(is.name, name) {
+	if f.lengths>>(len(name)%64)&1 == 0 {
+		return ""
+	}
+	for i := range f.all {
+		if is := &f.all[i]; len(is.name) == len(name) && strings.EqualFold(is.name, name) {
 			return is.value
 		}
 	}

@@ -27,7 +27,7 @@ func TestFields_AreThoseThatFiberFinds(t *testing.T) {
 				t.Errorf("%v: %s is %q, Fiber has %q", sent, name, got, want)
 			}
 		}
-		all := (*f)[:cap(*f)]
+		all := f.all[:cap(f.all)]
 		f.release()
 		for _, kept := range all {
 			if kept != (field{}) {

@@ -307,10 +307,10 @@ func FuzzParse(f *testing.F) {
 func findControl(object map[string]any) string {
 	for key, value := range object {
 		name := strings.ToLower(key)
-		if controlFields[name] {
+		if isControl(name) {
 			return key
 		}
-		if inner, ok := value.(map[string]any); ok && containers[name] {
+		if inner, ok := value.(map[string]any); ok && isContainer(name) {
 			if field := findControl(inner); field != "" {
 				return field
 			}
