@@ -62,21 +62,11 @@ func (c *Cursor) Key() []byte {
 	if c.err != nil {
 		return nil
 	}
-	if c.next() != '"' {
-		c.err = c.bad("a key was expected")
+	var begin, end int
+	if begin, end, c.err = c.key(); c.err != nil {
 		return nil
 	}
-	from := c.at + 1
-	if c.err = c.str(); c.err != nil {
-		return nil
-	}
-	key := c.raw[from : c.at-1]
-	if c.next() != ':' {
-		c.err = c.bad("a colon was expected")
-		return nil
-	}
-	c.at++
-	return key
+	return c.raw[begin+1 : end-1]
 }
 
 // Next is the first byte of the value that comes next, 0 where there is none.

@@ -42,7 +42,7 @@ func (s *scanner) end() error {
 }
 
 func (s *scanner) space() {
-	for s.at < len(s.raw) {
+	for s.at < len(s.raw) && s.raw[s.at] <= ' ' {
 		switch s.raw[s.at] {
 		case ' ', '\t', '\n', '\r':
 			s.at++
@@ -77,7 +77,7 @@ func (s *scanner) leave(object bool, outside int) error {
 	var around depths // that are objects, of what is around the innermost one
 	for depth := outside + 1; ; {
 		if object {
-			if _, err := s.keyEnd(); err != nil {
+			if _, _, err := s.key(); err != nil {
 				return err
 			}
 		}
@@ -222,22 +222,23 @@ func (s *scanner) more(closing byte, expected string) (entry bool, err error) {
 	return false, s.bad(expected)
 }
 
-// keyEnd skips the key of a member, and the colon, and returns where the key ends.
-func (s *scanner) keyEnd() (end int, err error) {
+// key skips the key of a member, and the colon, and returns where the key is, with its quotes.
+func (s *scanner) key() (begin, end int, err error) {
 	if s.next() != '"' {
-		return 0, s.bad("a key was expected")
+		return 0, 0, s.bad("a key was expected")
 	}
+	begin = s.at
 	if !s.skipShort() {
 		if err := s.longer(); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 	}
 	end = s.at
 	if s.next() != ':' {
-		return 0, s.bad("a colon was expected")
+		return 0, 0, s.bad("a colon was expected")
 	}
 	s.at++
-	return end, nil
+	return begin, end, nil
 }
 
 const (
@@ -317,14 +318,6 @@ func (s *scanner) skipShort() bool {
 		return true
 	}
 	return false
-}
-
-// str skips a string.
-func (s *scanner) str() error {
-	if s.skipShort() {
-		return nil
-	}
-	return s.longer()
 }
 
 // longer skips a string that skipShort does not. Prompts are long strings, so quotes and backslashes are looked for

@@ -68,28 +68,26 @@ type walk struct {
 // nextMember reports whether there is one more member, or an error.
 func (w *walk) nextMember() bool {
 	var more bool
+	var err error
 	switch {
 	case w.err != nil:
 		return false
 	case w.begun:
-		more, w.err = w.more('}', errBrace)
+		more, err = w.more('}', errBrace)
 	default:
 		w.begun = true
-		more, w.err = w.open('{', '}', "an object was expected")
+		more, err = w.open('{', '}', "an object was expected")
 	}
-	if !more {
-		return w.ends()
+	var key, keyEnd, value int
+	if more {
+		if key, keyEnd, err = w.key(); err == nil {
+			w.space()
+			value = w.at
+			err = w.value(2)
+		}
 	}
-	w.space()
-	var keyEnd int
-	key := w.at
-	if keyEnd, w.err = w.keyEnd(); w.err != nil {
-		return w.ends()
-	}
-	w.space()
-	value := w.at
-	if w.err = w.value(2); w.err != nil {
-		return w.ends()
+	if !more || err != nil {
+		return w.endsWith(err)
 	}
 	text := w.raw[key:w.at:w.at]
 	w.entry = Member{Key: text[1 : keyEnd-1-key], Value: text[value-key:], Text: text}
@@ -99,35 +97,36 @@ func (w *walk) nextMember() bool {
 // nextElement is nextMember of an array.
 func (w *walk) nextElement() bool {
 	var more bool
+	var err error
 	switch {
 	case w.err != nil:
 		return false
 	case w.begun:
-		more, w.err = w.more(']', errBracket)
+		more, err = w.more(']', errBracket)
 	default:
 		w.begun = true
-		more, w.err = w.open('[', ']', "an array was expected")
+		more, err = w.open('[', ']', "an array was expected")
 	}
-	if !more {
-		return w.ends()
+	var start int
+	if more {
+		w.space()
+		start = w.at
+		err = w.value(2)
 	}
-	w.space()
-	start := w.at
-	if w.err = w.value(2); w.err != nil {
-		return w.ends()
+	if !more || err != nil {
+		return w.endsWith(err)
 	}
 	w.entry.Value = w.raw[start:w.at:w.at]
 	return true
 }
 
-// ends reports whether an error comes last, be it of what follows the object or array.
-func (w *walk) ends() bool {
-	w.entry = Member{}
-	if w.err == nil {
-		w.err = w.end()
-		return w.err != nil
+// endsWith reports whether an error comes last, be it of what follows the object or array.
+func (w *walk) endsWith(err error) bool {
+	if err == nil {
+		err = w.end()
 	}
-	return true
+	w.entry, w.err = Member{}, err
+	return err != nil
 }
 
 // ValueEnd is the offset after the value that starts at raw[at] of a text that was checked;
