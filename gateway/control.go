@@ -151,15 +151,17 @@ var forwarded = []string{
 	"Openai-Organization", "Openai-Project", "Openai-Beta", "Accept-Language",
 }
 
-// engineHeader copies the forwarded headers out of the request. A key that opens this
+// engineHeader copies the forwarded headers out of the request; nil: it has none, as most. A key that opens this
 // gateway is not for engines: credentials pass only where it has no keys of its own.
-func engineHeader(from header, credentials bool) http.Header {
-	h := make(http.Header, 4)
+func engineHeader(from header, credentials bool) (h http.Header) {
 	for _, name := range forwarded {
 		if !credentials && (name == "Authorization" || name == "X-Api-Key") {
 			continue
 		}
 		if v := from.Get(name); v != "" {
+			if h == nil {
+				h = make(http.Header)
+			}
 			h.Set(name, strings.Clone(v))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -165,6 +166,9 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 		return nil, err
 	}
 	if passed := agents(x.sent.Get("User-Agent")); passed != "" {
+		if req.Header == nil {
+			req.Header = make(http.Header, 1)
+		}
 		req.Header["User-Agent"] = []string{x.server.agent + " " + passed}
 	}
 	if memory != nil && liesIn(req.Body, body) {
