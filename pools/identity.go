@@ -164,7 +164,10 @@ func (l *serverState) Identified() bool { return l.capabilities.identity.Load().
 
 // Connector returns how decode obtains the KV: as configured, else as the engine reports.
 func (s *Server) Connector() string {
-	return cmp.Or(s.Spec.Connector, s.knownIdentity().Connector, defaultConnector)
+	if named := s.Spec.Connector; named != "" { // first: each request asks for its servers' several times
+		return named
+	}
+	return cmp.Or(s.knownIdentity().Connector, defaultConnector)
 }
 
 // Store names the KV store outside the engines that the server shares with those of the same name,
