@@ -189,7 +189,10 @@ func readStream(req *pd.Request) error {
 		return nil
 	}
 	if !stream {
-		if object, is := options.Object(); !options.Null() && (!is || len(object.Keys()) > 0) { // {} asks for nothing, and vLLM takes it
+		if options.Null() {
+			return nil
+		}
+		if object, is := options.Object(); !is || len(object.Keys()) > 0 { // {} asks for nothing, and vLLM takes it
 			return invalid("stream_options", "The field stream_options is only allowed when stream is true.")
 		}
 		return nil

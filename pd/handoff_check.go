@@ -87,17 +87,23 @@ func truncatesByAnswer(req *Request) bool {
 	if most, ok := req.Body.Get("truncate_prompt_tokens").Int(); ok && most < 0 {
 		return true
 	}
+	if req.Dialect != api.Responses {
+		return false
+	}
 	how, _ := req.Body.Get("truncation").String()
-	return req.Dialect == api.Responses && how != "" && how != "disabled"
+	return how != "" && how != "disabled"
 }
 
 // failsAtOneToken reports whether engines that let decode run alone fail a prefill leg for its one token:
 // vLLM reads the arguments of a call in a whole message as JSON, which the first token of a call that
 // the client wants by its name is not (0.32, entrypoints/anthropic/serving.py, messages_full_converter).
 func failsAtOneToken(req *Request) bool {
+	if req.Dialect != api.Messages {
+		return false
+	}
 	choice, _ := req.Body.Get("tool_choice").Object()
 	kind, _ := choice.Get("type").String()
-	return req.Dialect == api.Messages && kind == "tool"
+	return kind == "tool"
 }
 
 // checkLength keeps a hand-off from decode where the prompt is known to be too long for it

@@ -47,7 +47,12 @@ func (d *Dialect) clean(body Body, prompt PromptUsage) Body {
 
 // dropHandoff deletes the hand-offs at the top and inside a response object.
 func dropHandoff(body Body) Body {
-	drop := func(b Body) Body { return b.With(Remove(HandoffField), Remove(encoderField)) }
+	drop := func(b Body) Body {
+		if b.Get(HandoffField) == nil && b.Get(encoderField) == nil { // as in most answers
+			return b
+		}
+		return b.With(Remove(HandoffField), Remove(encoderField))
+	}
 	return editAt(drop(body), "response", drop)
 }
 
