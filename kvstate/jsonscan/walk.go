@@ -67,17 +67,10 @@ type walk struct {
 
 // nextMember reports whether there is one more member, or an error.
 func (w *walk) nextMember() bool {
-	var more bool
-	var err error
-	switch {
-	case w.err != nil:
+	if w.err != nil {
 		return false
-	case w.begun:
-		more, err = w.more('}', errBrace)
-	default:
-		w.begun = true
-		more, err = w.open('{', '}', "an object was expected")
 	}
+	more, err := w.hasEntry('{', '}', "an object was expected", errBrace)
 	var key, keyEnd, value int
 	if more {
 		if key, keyEnd, err = w.key(); err == nil {
@@ -96,17 +89,10 @@ func (w *walk) nextMember() bool {
 
 // nextElement is nextMember of an array.
 func (w *walk) nextElement() bool {
-	var more bool
-	var err error
-	switch {
-	case w.err != nil:
+	if w.err != nil {
 		return false
-	case w.begun:
-		more, err = w.more(']', errBracket)
-	default:
-		w.begun = true
-		more, err = w.open('[', ']', "an array was expected")
 	}
+	more, err := w.hasEntry('[', ']', "an array was expected", errBracket)
 	var start int
 	if more {
 		w.space()
@@ -118,6 +104,15 @@ func (w *walk) nextElement() bool {
 	}
 	w.entry.Value = w.raw[start:w.at:w.at]
 	return true
+}
+
+// hasEntry reports whether one more entry comes, at first behind the opening bracket.
+func (w *walk) hasEntry(opening, closing byte, none, unclosed string) (more bool, err error) {
+	if w.begun {
+		return w.more(closing, unclosed)
+	}
+	w.begun = true
+	return w.open(opening, closing, none)
 }
 
 // endsWith reports whether an error comes last, be it of what follows the object or array.
