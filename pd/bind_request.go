@@ -36,9 +36,19 @@ type bindRequest struct {
 
 	returns returning // what of its prompt came before
 
+	room *binding // for the next binding, which nobody has used; nil: there is none
+
 	probe             bool          // it may be late
 	waited            time.Duration // for a place, and for its servers
 	unresponsiveUntil time.Time     // until when it waits for unresponsive servers; zero: it has not done so yet
+}
+
+// newBinding is an empty binding, in the request's own room where that is left.
+func (r *bindRequest) newBinding() (b *binding) {
+	if b, r.room = r.room, nil; b == nil {
+		b = new(binding)
+	}
+	return b
 }
 
 // session is what the client says that the request belongs to, else the conversation that its prompt

@@ -125,7 +125,8 @@ func (ch *Chooser) claimPair(r *bindRequest, prefill, decode string) (*binding, 
 // claim takes a place on the servers of the alternative, on all or on none: then it says which
 // refused.
 func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, demand *cost.Demand, now time.Time) (b *binding, refusedBy string) {
-	b = &binding{chosen: chosen, handoff: v.handoff}
+	b = r.newBinding()
+	b.chosen, b.handoff = chosen, v.handoff
 	if chosen.Prefill != "" {
 		ch.setPulls(r, v, b)
 	} else {

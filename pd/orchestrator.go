@@ -134,7 +134,9 @@ func (o *Orchestrator) wait(ctx context.Context, req *Request) (*requestState, e
 		return nil, err
 	}
 	o.Budget.CountRequest(req.Tenant, arrived)
-	return &requestState{client: req, entry: entry, arrived: arrived, span: spans.RootOf(ctx), memory: req.Memory}, nil
+	st := newRequestState()
+	st.client, st.entry, st.arrived, st.span, st.memory = req, entry, arrived, spans.RootOf(ctx), req.Memory
+	return st, nil
 }
 
 func (o *Orchestrator) enterQueue(ctx context.Context, req *Request) (entry *queue.Entry, err error) {
@@ -161,10 +163,10 @@ func (o *Orchestrator) reset(st *requestState) {
 	st.release()
 	o.letGoCandidates(st)
 	o.strandWaiting(st)
-	returns := st.bind.returns
+	returns, room := st.bind.returns, st.bind.room
 	returns.lookAgain()
-	*st = requestState{client: st.client, req: st.client, form: o.formOf(st.client), entry: st.entry, arrived: st.arrived, span: st.span, memory: st.memory, capacity: st.capacity}
-	st.bind = bindRequest{req: st.client, base: o.BaseOf(st.client.Model), arrived: st.arrived, entry: st.entry, waited: st.entry.Waited, returns: returns}
+	*st = requestState{client: st.client, req: st.client, form: o.formOf(st.client), entry: st.entry, arrived: st.arrived, span: st.span, memory: st.memory, capacity: st.capacity, room: st.room}
+	st.bind = bindRequest{req: st.client, room: room, base: o.BaseOf(st.client.Model), arrived: st.arrived, entry: st.entry, waited: st.entry.Waited, returns: returns}
 	st.bind.firstFromPrefill = firstTokens{o}.mayBeFromPrefill(st.client)
 	st.bind.tried.failsAtOneToken = failsAtOneToken(st.client)
 	st.bind.tried.mustAggregate = st.client.Aggregated || st.bind.tried.failsAtOneToken || o.Suspects.DiedOfHandoff(st.client, st.arrived)
@@ -320,6 +322,7 @@ func (o *Orchestrator) end(st *requestState) {
 	if !st.streams && st.entry != nil {
 		o.Queue.Leave(st.entry)
 	}
+	st.giveRoomBack()
 }
 
 // awaitServers returns nil once a request that found no server may start over, as one that has

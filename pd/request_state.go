@@ -54,6 +54,39 @@ type requestState struct {
 
 	capacity scalefromzero.Wait // for servers that are started for it
 	streams  bool               // its stream gives its servers and its place back
+	whole    bool               // its whole answer is given away
+
+	room *requestRoom // that it lies in; nil: in some that does not come back
+}
+
+// requestRoom is what a request is served in, with its first binding: two and a half kilobytes, which come back
+// for another request where nobody else has seen them.
+type requestRoom struct {
+	state   requestState
+	binding binding
+}
+
+var requestRooms = sync.Pool{New: func() any { return new(requestRoom) }}
+
+// newRequestState is the state of a request that has just been let in.
+func newRequestState() *requestState {
+	room := requestRooms.Get().(*requestRoom)
+	room.state.room, room.state.bind.room = room, &room.binding
+	return &room.state
+}
+
+// keepRoom has the room not come back: what runs beside the request, and may outlast it, uses it too.
+func (st *requestState) keepRoom() { st.room = nil }
+
+// giveRoomBack lets another request have the room of one that has ended, where that went straight to its whole answer.
+// After anything else somebody may still read it: a leg of an attempt before, and of a prompt in pieces the decider.
+func (st *requestState) giveRoomBack() {
+	room := st.room
+	if room == nil || !st.whole || st.last != nil || len(st.bindings) != 1 || st.bindings[0] != &room.binding || room.binding.cut.done > 0 {
+		return
+	}
+	*room = requestRoom{}
+	requestRooms.Put(room)
 }
 
 // continuation is the state of a request for the rest of this one's stream. The servers on
@@ -164,6 +197,7 @@ func (st *requestState) dropText() {
 // beside is the request for a leg in another goroutine, while the text may be let go of here. The leg calls release when it
 // has ended.
 func (st *requestState) beside() (own *requestState, release func()) {
+	st.keepRoom()
 	leg := *st
 	if leg.bind.prefix.teaches() {
 		prefix := *leg.bind.prefix

@@ -190,6 +190,7 @@ func (o *Orchestrator) awaitShared(ctx context.Context, st *requestState, b *bin
 	if !known || count == 0 {
 		return
 	}
+	st.keepRoom() // the pull ends by a timer, at the latest
 	ctx, cancel := context.WithDeadline(ctx, b.handoff.Created.Add(o.Binder.Config.HandoffAge/2))
 	defer cancel()
 	b.pull, b.cachedTokens = o.pulls.await(ctx, server.ID(), prompt, count, max(b.cachedTokens, b.cut.tokens))

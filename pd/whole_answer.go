@@ -173,5 +173,5 @@ func (a wholeAnswer) fromPrefill(_ context.Context, st *requestState, b *binding
 
 func (a wholeAnswer) begin(context.Context, *requestState, *binding) *Answer { return nil }
 
-// relay has nothing left to do: the answer is complete.
-func (a wholeAnswer) relay(context.Context, *requestState, *binding) {}
+// relay has no more to do: the answer is complete.
+func (a wholeAnswer) relay(_ context.Context, st *requestState, _ *binding) { st.whole = true }
