@@ -34,6 +34,7 @@ type binding struct {
 	expected     cost.ExpectedTransfer // of the prompt's KV that has not begun to move
 	hits         hits                  // of the prompt, on the server that computes it; none where a hand-off is there already
 	choice       decision.Choice       // what it was chosen from
+	candidates   cost.Room             // that choice's servers lie in, where they are few
 	upTo         int                   // token of the prompt that the next prefill leg goes to; 0: the whole prompt
 	behindCuts   []behindCut           // the rest behind upTo, which follows at once; none: it waits for its turn, or there is none
 	cut          cutPrompt             // pieces so far

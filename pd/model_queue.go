@@ -376,9 +376,9 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 	default:
 		seen := q.snapshot            // with the servers as they were before
 		if seen.candidates.AreFew() { // and are kept
-			seen.candidates = seen.candidates.Clone()
+			seen.candidates = seen.candidates.Clone(&b.candidates)
 		}
-		seen.candidates.RecordOrder(&q.servers)
+		seen.candidates.RecordOrder(&q.servers, &b.candidates)
 		q.d.ch.recordBinding(w.request, &seen, b, demand, now)
 	}
 	if len(q.waiting) > 0 && w.request.begun == nil {

@@ -460,7 +460,7 @@ func (o *Orchestrator) recordDecision(st *requestState, err error) {
 		RequestID: st.client.ID, Model: st.client.Model, API: st.client.Dialect.Name, At: st.arrived,
 		Choices: *room, Outcome: outcome, Ended: err != nil || !st.client.Stream && !st.client.proxied,
 	}
-	st.decision = o.Decisions.Replace(st.decision, record) // a continuation has that of its request
+	st.decision, st.packed = o.Decisions.Replace(st.decision, record), record.Packs() // a continuation has that of its request
 	clear(*room)
 	choicesPool.Put(room)
 }

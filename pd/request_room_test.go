@@ -1,6 +1,10 @@
 package pd
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/tandem-gateway/tandem/pd/cost"
+)
 
 func TestGiveRoomBack_AfterAWholeAnswerThatNobodyElseWorkedFor(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -25,5 +29,22 @@ func TestGiveRoomBack_AfterAWholeAnswerThatNobodyElseWorkedFor(t *testing.T) {
 				t.Errorf("given back: %v, want %v", back, c.back)
 			}
 		})
+	}
+}
+
+func TestGiveRoomBack_ServersOfADecisionThatIsNotPackedStayItsOwn(t *testing.T) {
+	for _, packed := range []bool{true, false} {
+		st := newRequestState()
+		b, room := st.bind.newBinding(), st.room
+		st.client, st.whole, st.packed = &Request{}, true, packed
+		st.recordBinding(b)
+		f := cost.Candidates{Decode: []cost.Candidate{{ID: "d"}}}
+		kept := f.Clone(&b.candidates)
+		st.giveRoomBack()
+		other := cost.Candidates{Decode: []cost.Candidate{{ID: "other"}}}
+		other.Clone(&room.binding.candidates)
+		if own := kept.Decode[0].ID == "d"; own == packed {
+			t.Errorf("packed %v: the servers of the choice are its own: %v", packed, own)
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/decision"
 	"github.com/tandem-gateway/tandem/pd/queue"
 	"github.com/tandem-gateway/tandem/pd/retry"
@@ -48,6 +49,7 @@ type requestState struct {
 	continuations int                    // how often its stream was continued
 	begun         []byte                 // the events of its stream that prefill's token makes
 	decision      decision.Number        // as it is remembered; 0: it is not
+	packed        bool                   // the decision was
 	held          int                    // bytes that are counted for the choices of bindings
 
 	memory TextMemory // of the client's text, until it is given back; nil: it is not
@@ -85,7 +87,12 @@ func (st *requestState) giveRoomBack() {
 	if room == nil || !st.whole || st.last != nil || len(st.bindings) != 1 || st.bindings[0] != &room.binding || room.binding.cut.done > 0 {
 		return
 	}
+	candidates := room.binding.candidates
+	if !st.packed { // the decision has them
+		candidates = cost.Room{}
+	}
 	*room = requestRoom{}
+	room.binding.candidates = candidates
 	requestRooms.Put(room)
 }
 

@@ -114,22 +114,30 @@ type LinkEnd struct {
 // LinkEnd is the server as the end of a link.
 func (c *Candidate) LinkEnd() LinkEnd { return LinkEnd{c.ID, c.Topology} }
 
-// Clone is a copy with servers of its own, in one piece of memory.
-func (f *Candidates) Clone() Candidates {
+// Room is memory for the servers of one choice, which another one may have when that is read no more. The zero value has
+// none.
+type Room struct {
+	servers  []Candidate
+	awaiting []int
+}
+
+// Clone is a copy with servers of its own, in room that nothing is read of.
+func (f *Candidates) Clone(room *Room) Candidates {
 	own, n := *f, len(f.Prefill)
-	all := slices.Concat(f.Prefill, f.Decode)
-	own.Prefill, own.Decode = all[:n:n], all[n:]
+	room.servers = append(append(slices.Grow(room.servers[:0], n+len(f.Decode)), f.Prefill...), f.Decode...)
+	own.Prefill, own.Decode = room.servers[:n:n], room.servers[n:]
 	return own
 }
 
 // RecordOrder keeps what the order of service adds to the prices of servers, so that a choice can be priced again as
-// it was.
-func (f *Candidates) RecordOrder(s *order.Servers) {
-	f.Awaiting = make([]int, len(s.Prefill))
-	f.AverageAwaiting, f.StreamDiscount, f.KVPrice = s.AverageAwaiting, s.StreamDiscount, s.KVPrice
+// it was, in room that none of that is read of.
+func (f *Candidates) RecordOrder(s *order.Servers, room *Room) {
+	room.awaiting = room.awaiting[:0]
 	for i := range s.Prefill {
-		f.Awaiting[i] = s.Prefill[i].Awaiting
+		room.awaiting = append(room.awaiting, s.Prefill[i].Awaiting)
 	}
+	f.Awaiting = room.awaiting
+	f.AverageAwaiting, f.StreamDiscount, f.KVPrice = s.AverageAwaiting, s.StreamDiscount, s.KVPrice
 }
 
 // SetLoad takes over how loaded a server is.

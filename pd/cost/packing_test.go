@@ -92,7 +92,7 @@ func TestCandidates_ArePricedAgainAsTheyWere(t *testing.T) {
 	var was, again order.Servers
 	m.PriceServers(f, &was)
 	was.Prefill[1].Awaiting, was.AverageAwaiting, was.StreamDiscount, was.KVPrice = 3, 1.5, 0.5, 1e-6
-	f.RecordOrder(&was)
+	f.RecordOrder(&was, new(Room))
 	m.PriceServers(f, &again)
 	if again.Prefill[1].Awaiting != 3 || again.AverageAwaiting != 1.5 || again.StreamDiscount != 0.5 || again.KVPrice != 1e-6 {
 		t.Errorf("priced again with %d awaiting, %v on average, a discount of %v, KV at %v", again.Prefill[1].Awaiting, again.AverageAwaiting, again.StreamDiscount, again.KVPrice)

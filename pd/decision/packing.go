@@ -10,6 +10,9 @@ import (
 // 9.1 as it is, the collector's walk included, and of 32 x 32 20 and 11 (BenchmarkRecords_Add).
 const mostPacked = 16
 
+// Packs reports whether Records pack a decision as it is, and keep nothing of its memory.
+func (d *Record) Packs() bool { return d.Ended && d.canPack() }
+
 // canPack reports whether a decision is small enough to be packed, and nothing of it would be lost.
 func (d *Record) canPack() bool {
 	servers := 0

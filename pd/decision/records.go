@@ -66,7 +66,8 @@ func (d *Records) Hold(c *Choice) (bytes int) {
 // LetGo gives back what Hold counted.
 func (d *Records) LetGo(bytes int) { d.held.Add(-int64(bytes)) }
 
-// Add remembers a decision, and returns its number. It keeps no choices of the caller's.
+// Add remembers a decision, and returns its number. It keeps no choices of the caller's, and their servers where the
+// decision is not packed (Record.Packs).
 func (d *Records) Add(decision Record) Number {
 	now := time.Now()
 	d.mu.Lock()
@@ -107,7 +108,7 @@ func (d *Records) isKeptLocked(number Number) bool {
 
 // rememberLocked makes a decision what is remembered by its number, packed where nothing is to come.
 func (d *Records) rememberLocked(number Number, decision Record) {
-	if decision.Ended && decision.canPack() {
+	if decision.Packs() {
 		d.packLocked(number, decision)
 		return
 	}
