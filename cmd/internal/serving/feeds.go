@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// feedInterval is how soon a server that came or changed is listened to.
-	feedInterval = 100 * time.Millisecond
+	// feedInterval is how soon a server is listened to that says another place than before. One that came up is at once.
+	feedInterval = 500 * time.Millisecond
 	// restoreTime bounds the reading of a snapshot before a feed connects.
 	restoreTime = 5 * time.Second
 )
@@ -59,6 +59,8 @@ type feedSpec struct {
 func (f *feeds) run(ctx context.Context) {
 	f.open, f.lastKeys = make(map[kvstate.SourceID]*feed), make(map[kvstate.SourceID]uint64)
 	f.refused = make(map[kvstate.SourceID]string)
+	changed, stop := f.fleet.StateChanges()
+	defer stop()
 	tick := time.NewTicker(feedInterval)
 	defer tick.Stop()
 	for {
@@ -69,6 +71,7 @@ func (f *feeds) run(ctx context.Context) {
 				f.close(id)
 			}
 			return
+		case <-changed:
 		case <-tick.C:
 		}
 	}
