@@ -366,7 +366,7 @@ func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
 	body = x.usageExtension(answer).inBody(body)
 	x.correctCharge(tokensOf(answer.Usage))
 	x.setCommonHeaders(c, answer)
-	c.Set(fiber.HeaderContentType, answer.ContentType)
+	c.Response().Header.SetContentType(answer.ContentType)
 	if answer.Metadata != "" {
 		c.Set(api.BinaryMetadata, answer.Metadata)
 	}
@@ -397,7 +397,7 @@ func (b *heldBody) Close() error {
 // relay leaves the stream to who serves the connection.
 func (x *exchange) relay(c *fiber.Ctx, answer *pd.Answer) {
 	x.setCommonHeaders(c, answer)
-	c.Set(fiber.HeaderContentType, "text/event-stream; charset=utf-8")
+	c.Response().Header.SetContentType("text/event-stream; charset=utf-8")
 	c.Set(fiber.HeaderCacheControl, "no-cache")
 	c.Set("X-Accel-Buffering", "no")
 	r := newRelay(x, answer)
@@ -407,21 +407,22 @@ func (x *exchange) relay(c *fiber.Ctx, answer *pd.Answer) {
 
 // setCommonHeaders sets what every answer carries.
 func (x *exchange) setCommonHeaders(c *fiber.Ctx, answer *pd.Answer) {
-	nameRequest(c, x.dialect, x.id)
-	x.setRateLimitHeaders(c)
+	to := answerHeader{&c.Response().Header}
+	nameRequest(to, x.dialect, x.id)
+	x.setRateLimitHeaders(to)
 	if format := x.sent.Get(load.ORCAFormatHeader); format != "" {
 		if report := orcaHeader(x.server.LoadReport(time.Now()), format); report != "" {
-			c.Set(load.ORCAHeader, report)
+			to.Set(load.ORCAHeader, report)
 		}
 	}
 	if x.server.cfg.Timing && answer != nil {
-		c.Set(timingHeader, timingText(answer.Timing, time.Since(x.start)))
+		to.Set(timingHeader, timingText(answer.Timing, time.Since(x.start)))
 	}
 	if x.server.cfg.ExposePair && answer != nil {
 		if answer.Prefill != "" {
-			c.Set("X-Tandem-Prefill", answer.Prefill)
+			to.Set("X-Tandem-Prefill", answer.Prefill)
 		}
-		c.Set("X-Tandem-Decode", answer.Decode)
+		to.Set("X-Tandem-Decode", answer.Decode)
 	}
 }
 

@@ -19,6 +19,13 @@ type headerSetter interface {
 	Set(name, value string)
 }
 
+// answerHeader sets headers whose names are in their canonical form, as those of the gateway are: fasthttp brings each
+// name into it otherwise.
+type answerHeader struct{ all *fasthttp.ResponseHeader }
+
+// Set is headerSetter's.
+func (h answerHeader) Set(name, value string) { h.all.SetCanonical([]byte(name), []byte(value)) } // neither is copied
+
 // fields are a request's headers as fasthttp has read them, in its memory: for as long as its handler
 // runs. Some twenty are asked for in each request, most of which no client sends, and fasthttp brings
 // each name into its canonical form before it looks.

@@ -5,6 +5,9 @@ import (
 
 	"github.com/gofiber/fiber/v2"
 	"github.com/valyala/fasthttp"
+
+	"github.com/tandem-gateway/tandem/gateway/access"
+	"github.com/tandem-gateway/tandem/pools/load"
 )
 
 // The fields of a head are found as Fiber finds them, whatever their case and however often they are
@@ -35,5 +38,21 @@ func TestFields_AreThoseThatFiberFinds(t *testing.T) {
 			}
 		}
 		app.ReleaseCtx(c)
+	}
+}
+
+// What is set comes to what fasthttp sets itself, also of a value that would be two headers.
+func TestAnswerHeader_IsThatOfFasthttp(t *testing.T) {
+	var set, ours fasthttp.ResponseHeader
+	limit, remaining, reset := rateLimitHeaders(access.OfPrompt)
+	for _, name := range []string{requestIDHeader, "Request-Id", timingHeader, load.ORCAHeader, "X-Tandem-Prefill", "X-Tandem-Decode", limit, remaining, reset} {
+		set.Set(name, "a\r\nB: c")
+		answerHeader{&ours}.Set(name, "a\r\nB: c")
+		if is, want := string(ours.Peek(name)), string(set.Peek(name)); is != want {
+			t.Errorf("%s is %q, fasthttp sets %q", name, is, want)
+		}
+	}
+	if ours.Len() != set.Len() {
+		t.Errorf("%d headers, fasthttp sets %d", ours.Len(), set.Len())
 	}
 }
