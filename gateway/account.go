@@ -13,7 +13,7 @@ import (
 // correctCharge corrects what the request's key was charged by what the answer cost.
 func (x *exchange) correctCharge(cost access.Tokens) {
 	x.output = cost.Output
-	if x.charge == nil {
+	if !x.charge.IsMade() {
 		return
 	}
 	x.charge.End(cost, time.Now())
@@ -30,7 +30,7 @@ func (x *exchange) correctCharge(cost access.Tokens) {
 // work for a client that left was done.
 func (x *exchange) refund(f failure) {
 	switch {
-	case x.charge == nil:
+	case !x.charge.IsMade():
 	case f.text.Status == statusClientGone:
 		x.charge.End(access.Tokens{Prompt: -1, Output: -1}, time.Now())
 	case f.text.Status < http.StatusInternalServerError:

@@ -34,12 +34,12 @@ import (
 type exchange struct {
 	server  *Server
 	dialect *api.Dialect
-	id      string              // x-request-id: the client's if it sent one, else ours
-	path    string              // label: how it came
-	model   string              // label: a model that is served, else UnknownModel
-	key     *access.Key         // nil until it is known
-	class   int                 // of priority: its key's, once its headers were read as they ask and the key allows
-	charge  *access.QuotaCharge // nil until it is admitted
+	id      string             // x-request-id: the client's if it sent one, else ours
+	path    string             // label: how it came
+	model   string             // label: a model that is served, else UnknownModel
+	key     *access.Key        // nil until it is known
+	class   int                // of priority: its key's, once its headers were read as they ask and the key allows
+	charge  access.QuotaCharge // none until it is admitted
 	start   time.Time
 	conn    *clientConn     // nil: a proxy asks
 	sent    *fields         // nil likewise, and once the handler has ended

@@ -66,7 +66,7 @@ func TestQuotaSync_ReplicasKeepOneLimitTogether(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		charges = append(charges, charge)
+		charges = append(charges, &charge)
 	}
 	eventually(t, "b is told of all that runs at a", func() bool {
 		kb.quota.mu.Lock()

@@ -137,7 +137,7 @@ func TestQuota_IsRefilledBeforeItIsCharged(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		charge(k, c)
+		charge(k, &c)
 		if left := k.LimitStatuses(later)[OfOutput].Remaining; left != 10 {
 			t.Errorf("charged 50 of 60 %s: %d left", name, left)
 		}
