@@ -140,7 +140,13 @@ type departure struct {
 	mu   sync.Mutex // guards all below
 	id   uint64     // with the watch; 0: it is not watched yet
 	left bool
-	gone func() // nil: nobody wants to know
+	who  waiter // nil: nobody wants to know
+}
+
+// waiter waits for an answer that its client may not wait for.
+type waiter interface {
+	// clientLeft is called once when the client has left, by any goroutine.
+	clientLeft()
 }
 
 // record notes that the client has left. Who stops waiting waits for what is called here.
@@ -148,36 +154,33 @@ func (d *departure) record() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.left = true
-	if d.gone != nil {
-		d.gone()
-		d.gone = nil
+	if d.who != nil {
+		d.who.clientLeft()
+		d.who = nil
 	}
 }
 
-// watchClient calls gone once when the peer closes the connection, at once where it has. It costs nothing
-// while the peer stays, and from the second request on a connection next to nothing.
-//
-// stop ends the wait, also for gone to return, and reports whether the peer has left.
-func watchClient(conn net.Conn, gone func()) (stop func() (left bool)) {
-	c, is := conn.(*clientConn)
-	if !is {
-		return func() bool { return false }
-	}
+// watchFor tells who when the peer closes the connection, at once where it has, until stopWatch. It costs nothing while
+// the peer stays, and from the second request on a connection next to nothing.
+func (c *clientConn) watchFor(who waiter) {
 	c.watch()
 	d := &c.departure
 	d.mu.Lock()
-	d.gone = gone
+	d.who = who
 	left := d.left
 	d.mu.Unlock()
 	if left {
 		d.record()
 	}
-	return func() bool {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.gone = nil
-		return d.left
-	}
+}
+
+// stopWatch ends the wait, also for clientLeft to return, and reports whether the peer has left.
+func (c *clientConn) stopWatch() (left bool) {
+	d := &c.departure
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.who = nil
+	return d.left
 }
 
 // watchID is the connection's with the watch, 0 without one.

@@ -47,7 +47,8 @@ type exchange struct {
 	life    http1.Interrupt // what ctx is
 	span    trace.Span
 
-	stopClientWatch func() bool // reports whether the client has left
+	watched   bool   // conn is, for the exchange
+	stopProxy func() // of a proxy that asks: ends what was begun for it; nil: a client does
 
 	translated bool // a message that engines see as a chat
 
@@ -103,8 +104,7 @@ func (s *Server) begin(c *fiber.Ctx, d *api.Dialect) *exchange {
 // beginExchange is begin where no connection of a client is watched: the context ends with it.
 func (s *Server) beginExchange(ctx context.Context, h header, d *api.Dialect) *exchange {
 	x := &exchange{
-		server: s, dialect: d, id: requestID(h), path: overHTTP, model: UnknownModel, start: time.Now(),
-		stopClientWatch: func() bool { return false }, output: -1,
+		server: s, dialect: d, id: requestID(h), path: overHTTP, model: UnknownModel, start: time.Now(), output: -1,
 	}
 	if parent := h.Get("Traceparent"); parent != "" && len(parent) < 100 {
 		carrier := propagation.MapCarrier{"traceparent": strings.Clone(parent)}
@@ -118,6 +118,14 @@ func (s *Server) beginExchange(ctx context.Context, h header, d *api.Dialect) *e
 
 // clientLeft ends all that is done for the client.
 func (x *exchange) clientLeft() { x.life.End(nil) }
+
+// stopClientWatch reports whether the client has left.
+func (x *exchange) stopClientWatch() (left bool) {
+	if x.stopProxy != nil {
+		x.stopProxy()
+	}
+	return x.watched && x.conn.stopWatch()
+}
 
 const requestIDHeader = "X-Request-Id"
 
@@ -161,7 +169,8 @@ func (x *exchange) admit(c *fiber.Ctx) (req *pd.Request, err error) {
 	if err != nil {
 		return nil, err
 	}
-	x.stopClientWatch = watchClient(x.conn, x.clientLeft)
+	x.conn.watchFor(x)
+	x.watched = true
 	if req, err = x.accept(x.sent, body, coding); err != nil {
 		return nil, err
 	}

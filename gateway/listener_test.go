@@ -269,23 +269,28 @@ func TestClientConn_SeesTheEnd(t *testing.T) {
 	}
 }
 
+// leaves is what a client that leaves calls.
+type leaves func()
+
+func (f leaves) clientLeft() { f() }
+
 // A watch tells of a client that leaves, once, though it sent more before; stopping it says
 // whether it did, and leaves the connection as it was.
 func TestWatchClient(t *testing.T) {
 	_, conn, client := pair(t, DefaultConfig())
 	gone := make(chan struct{})
-	stop := watchClient(conn, func() { close(gone) })
+	conn.watchFor(leaves(func() { close(gone) }))
 	if _, err := io.WriteString(client, "GET"); err != nil {
 		t.Fatal(err)
 	}
-	if stop() {
+	if conn.stopWatch() {
 		t.Error("it sent something, and that was taken for its end")
 	}
 	buffer := make([]byte, 10)
 	if n, err := conn.Read(buffer); string(buffer[:n]) != "GET" || err != nil {
 		t.Errorf("%q, %v: a watch must take nothing", buffer[:n], err)
 	}
-	stop = watchClient(conn, func() { close(gone) })
+	conn.watchFor(leaves(func() { close(gone) }))
 	if _, err := io.WriteString(client, "GET"); err != nil {
 		t.Fatal(err)
 	}
@@ -295,12 +300,13 @@ func TestWatchClient(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Error("it is not reported that it left")
 	}
-	if !stop() {
+	if !conn.stopWatch() {
 		t.Error("it left")
 	}
 	ours, theirs := net.Pipe()
 	defer func() { _, _ = ours.Close(), theirs.Close() }()
-	if watchClient(ours, func() { t.Error("what has no descriptor is not watched") })() {
+	bare := &clientConn{Conn: ours, listener: conn.listener}
+	if bare.watchFor(leaves(func() { t.Error("what has no descriptor is not watched") })); bare.stopWatch() {
 		t.Error("it has no descriptor")
 	}
 }
@@ -318,7 +324,7 @@ func TestWatchClient_IsSeenByWhoWrites(t *testing.T) {
 	l.clients = watch
 	l.mu.Unlock()
 	left := false
-	watchClient(conn, func() { left = true })
+	conn.watchFor(leaves(func() { left = true }))
 	_ = client.CloseWrite() // which is there at once, on a machine's own network
 	now := time.Now()
 	watch.looked.Store(now.UnixNano())
@@ -347,7 +353,7 @@ func TestWatchClient_TellsConnectionsApart(t *testing.T) {
 	}
 	l := newListener(inner, DefaultConfig(), slog.New(slog.DiscardHandler))
 	type side struct {
-		server net.Conn
+		server *clientConn
 		client *net.TCPConn
 	}
 	open := func() side {
@@ -359,26 +365,27 @@ func TestWatchClient_TellsConnectionsApart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return side{server, client.(*net.TCPConn)}
+		return side{server.(*clientConn), client.(*net.TCPConn)}
 	}
 	first := open()
-	stay, leave := watchClient(first.server, func() { t.Error("it did not leave") }), make(chan struct{})
+	first.server.watchFor(leaves(func() { t.Error("it did not leave") }))
+	leave := make(chan struct{})
 	for range 20 { // whose descriptors are used again
 		c := open()
-		stop := watchClient(c.server, func() { leave <- struct{}{} })
+		c.server.watchFor(leaves(func() { leave <- struct{}{} }))
 		_ = c.client.Close()
 		<-leave
-		if !stop() {
+		if !c.server.stopWatch() {
 			t.Error("it left")
 		}
 		again := false
-		watchClient(c.server, func() { again = true })
+		c.server.watchFor(leaves(func() { again = true }))
 		if !again {
 			t.Error("it has left, and that is not said")
 		}
 		_ = c.server.Close()
 	}
-	if stay() {
+	if first.server.stopWatch() {
 		t.Error("the first one did not leave")
 	}
 	watch, late := l.clients, open()
@@ -393,7 +400,7 @@ func TestWatchClient_TellsConnectionsApart(t *testing.T) {
 	if len(watch.conns) > 1 {
 		t.Errorf("%d connections are known to it", len(watch.conns))
 	}
-	watchClient(late.server, func() { t.Error("a closed connection is not watched") })
+	late.server.watchFor(leaves(func() { t.Error("a closed connection is not watched") }))
 	if l.clients != nil {
 		t.Error("a watch began for a closed connection")
 	}

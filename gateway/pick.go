@@ -72,10 +72,9 @@ func (s *Server) BeginPick(ctx context.Context, method, path string, h Header, s
 	stop := context.AfterFunc(&s.life, func() { cancel(context.Cause(&s.life)) })
 	x := s.beginExchange(ctx, h, shape)
 	x.path = forPicker
-	x.stopClientWatch = func() bool {
+	x.stopProxy = func() {
 		stop()
 		cancel(nil)
-		return false
 	}
 	e := &PickExchange{x: x, header: h, shown: shown, body: s.newBodyBuffer(announcedLength(h))}
 	switch {
