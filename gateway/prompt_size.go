@@ -27,7 +27,8 @@ func sizeOf(req *pd.Request, prompt api.Value) (size predict.Prompt, onlyText bo
 		if field == "tools" {
 			size.Rough += roughTokens(value)
 		} else {
-			size.Rough += turnTokens(value, 0, req.Body.Long())
+			c := value.CursorOf(req.Body.Long())
+			size.Rough += turnTokens(&c, 0)
 		}
 		if field != "system" || !value.IsArray() {
 			writeContext(context, value)
@@ -62,17 +63,18 @@ func writeContext(context *xxhash.Digest, text api.Value) {
 // promptTokens is turnTokens of a prompt, what its first message says where that is the system's, and whether all
 // of them are objects that say a string.
 func promptTokens(prompt api.Value, long api.Long) (n int, system api.Value, onlyText bool) {
+	c := prompt.CursorOf(long)
 	if !prompt.IsArray() {
-		return turnTokens(prompt, 0, long), nil, false
+		return turnTokens(&c, 0), nil, false
 	}
 	first := true
 	onlyText = true
-	for message := range prompt.ElementsOf(long) {
-		if !message.IsObject() {
-			n, onlyText, first = n+turnTokens(message, 1, long), false, false
+	for more := c.Enter('['); more; more = c.More(']') {
+		if c.Next() != '{' {
+			n, onlyText, first = n+turnTokens(&c, 1), false, false
 			continue
 		}
-		tokens, said, isSystem := messageTokens(message, 1, long)
+		tokens, said, isSystem := messageTokens(&c, 1)
 		if first && isSystem {
 			system = said
 		}
@@ -92,46 +94,50 @@ const (
 	deepestTurn = 6
 )
 
-// turnTokens is about how many tokens messages have: of them only what templates write.
-func turnTokens(value api.Value, depth int, long api.Long) (n int) {
-	if depth > deepestTurn {
-		return roughTokens(value)
-	}
-	if value.IsObject() {
-		n, _, _ = messageTokens(value, depth, long)
-		return n
-	}
-	if value.IsArray() {
-		for e := range value.ElementsOf(long) {
-			n += turnTokens(e, depth+1, long)
+// turnTokens is about how many tokens the messages have that come next: of them only what templates write.
+func turnTokens(c *api.Cursor, depth int) (n int) {
+	switch next := c.Next(); {
+	case depth > deepestTurn:
+		return roughTokens(c.Value())
+	case next == '{':
+		n, _, _ = messageTokens(c, depth)
+	case next == '[':
+		for more := c.Enter('['); more; more = c.More(']') {
+			n += turnTokens(c, depth+1)
 		}
-		return n
+	case next == '"':
+		value := c.Value()
+		n = roughTokens(value[1 : len(value)-1])
+	default:
+		n = roughTokens(c.Value())
 	}
-	if len(value) > 1 && value[0] == '"' {
-		value = value[1 : len(value)-1]
-	}
-	return roughTokens(value)
+	return n
 }
 
 // messageTokens is turnTokens of a message, or of a part of one, what it says, and whether that is the system's. It is
 // walked once for all of it: a prompt may be one of megabytes.
-func messageTokens(message api.Value, depth int, long api.Long) (n int, content api.Value, isSystem bool) {
+func messageTokens(c *api.Cursor, depth int) (n int, content api.Value, isSystem bool) {
 	n = perTurn
-	for key, value := range message.MembersOf(long) {
-		switch key {
+	for more := c.Enter('{'); more; more = c.More('}') {
+		switch c.Key() {
 		case "role":
-			isSystem = string(value) == `"system"`
+			isSystem = string(c.Value()) == `"system"`
 		case "content":
+			c.Next()
+			rest := c.Rest()
+			n += turnTokens(c, depth+1)
 			if !content.IsArray() { // of two, the one that may be more than text
-				content = value
+				content = api.Value(rest[:len(rest)-len(c.Rest())])
 			}
-			n += turnTokens(value, depth+1, long)
 		case "text", "thinking", "reasoning", "reasoning_content", "summary", "output", "tool_calls", "function":
-			n += turnTokens(value, depth+1, long)
+			n += turnTokens(c, depth+1)
 		case "name", "arguments", "input":
-			n += roughTokens(value)
+			n += roughTokens(c.Value())
 		case "source", "image_url", "input_audio", "audio_url", "video_url", "file":
 			n += perMedium
+			c.Value()
+		default:
+			c.Value()
 		}
 	}
 	return n, content, isSystem

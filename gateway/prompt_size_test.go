@@ -45,7 +45,8 @@ func TestSystemContent(t *testing.T) {
 		`{"role":"system","content":"s"}`: `"s"`, `{"content":["s"],"role":"system"}`: `["s"]`, `{"role":"system"}`: "",
 		`{"role":"user","content":"s"}`: "", `{"content":"s","role":"user"}`: "", `{"content":"s"}`: "", `{"role":1,"content":"s"}`: "",
 	} {
-		_, got, isSystem := messageTokens(api.Value(message), 1, nil)
+		c := api.Value(message).CursorOf(nil)
+		_, got, isSystem := messageTokens(&c, 1)
 		if !isSystem {
 			got = nil
 		}
@@ -111,7 +112,8 @@ func TestTurnTokens(t *testing.T) {
 		`{"c\u006fntent":"ab"}`: perTurn + 1, `{"content":"ab","content":"cd"}`: perTurn + 2,
 		nested(deepestTurn): deepestTurn*perTurn + 1, nested(deepestTurn + 1): (deepestTurn+1)*perTurn + 3, nested(deepestTurn + 2): (deepestTurn+1)*perTurn + 7,
 	} {
-		if got := turnTokens(api.Value(value), 0, nil); got != want {
+		c := api.Value(value).CursorOf(nil)
+		if got := turnTokens(&c, 0); got != want {
 			t.Errorf("%s: %d tokens, want %d", value, got, want)
 		}
 	}

@@ -105,6 +105,9 @@ func (c *Cursor) Numbers(isNumbers func(text []byte) bool) []byte {
 	return c.raw[from:c.at:c.at]
 }
 
+// Rest is the text from the cursor on.
+func (c *Cursor) Rest() []byte { return c.raw[c.at:] }
+
 // Offset is how much of the text is behind the cursor, in bytes.
 func (c *Cursor) Offset() int { return c.at }
 

@@ -28,6 +28,11 @@ func (l Long) Elements(raw []byte) iter.Seq2[[]byte, error] {
 	return elements(scanner{raw: raw, checked: true, long: l})
 }
 
+// Cursor is NewCursor of the text, or of a part of it, which was checked and is not checked again.
+func (l Long) Cursor(raw []byte) Cursor {
+	return Cursor{scanner: scanner{raw: raw, checked: true, long: l}, depth: 1}
+}
+
 // ValueEnd is ValueEnd in a part of the text.
 func (l Long) ValueEnd(raw []byte, at int) (int, error) {
 	s := scanner{raw: raw, at: at, checked: true, long: l}

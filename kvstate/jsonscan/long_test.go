@@ -61,3 +61,30 @@ func TestLong_IsTheUsualWalk(t *testing.T) {
 		t.Errorf("cut, it ends at %d, %v; want %d, %v", end, err, wantEnd, wantErr)
 	}
 }
+
+// A cursor in a text that was checked goes past its long values, and shows what is left of it.
+func TestLong_Cursor(t *testing.T) {
+	value := `"` + strings.Repeat("a", longValue) + `"`
+	text := []byte(`{"long": ` + value + `, "list":[1, {"a\"b":2}]}`)
+	var long Long
+	for _, err := range CheckKnownMembers(text, true, nil, &long) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(long) != 1 {
+		t.Fatalf("%d long values", len(long))
+	}
+	c := long.Cursor(text)
+	var seen []string
+	for more := c.Enter('{'); more; more = c.More('}') {
+		seen = append(seen, string(c.Key()))
+		c.Next()
+		rest := len(c.Rest())
+		seen = append(seen, fmt.Sprint(len(c.Value()), rest-len(c.Rest())))
+	}
+	want := []string{"long", fmt.Sprint(len(value), len(value)), "list", "15 15"}
+	if err := c.End(); err != nil || !slices.Equal(seen, want) {
+		t.Errorf("%q, %v, want %q", seen, err, want)
+	}
+}

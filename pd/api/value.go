@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"iter"
 	"math"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -126,16 +127,37 @@ func (v Value) MembersOf(long Long) iter.Seq2[string, Value] {
 			if err != nil {
 				return
 			}
-			key := usualKey(m.Key)
-			if key == "" {
-				key, _ = Value(m.Text[:len(m.Key)+len(`""`)]).String()
-			}
+			key := keyOf(m.Key)
 			if !yield(key, m.Value) {
 				return
 			}
 		}
 	}
 }
+
+// keyOf is a key that was checked, as it is escaped.
+func keyOf(escaped []byte) string {
+	if key := usualKey(escaped); key != "" {
+		return key
+	}
+	if bytes.IndexByte(escaped, '\\') < 0 {
+		return string(escaped)
+	}
+	key, _ := Value(slices.Concat([]byte{'"'}, escaped, []byte{'"'})).String()
+	return key
+}
+
+// Cursor walks a value in a body that was parsed, and all that is in it, once: see jsonscan.Cursor.
+type Cursor struct{ jsonscan.Cursor }
+
+// CursorOf is a cursor before a value in a body of which the long values are known (Body.Long).
+func (v Value) CursorOf(long Long) Cursor { return Cursor{long.Cursor(v)} }
+
+// Key returns the key of a member, and goes to its value.
+func (c *Cursor) Key() string { return keyOf(c.Cursor.Key()) }
+
+// Value returns the value that comes next, and goes behind it.
+func (c *Cursor) Value() Value { return c.Cursor.Value() }
 
 // Member is the value of an object's first member with a key that has no escapes, nil where there is none: of
 // a value that was checked.
