@@ -40,6 +40,9 @@ func BenchmarkCounted(b *testing.B) {
 		pair[0].answerWithIDs = prefillAnswer(countedTokens, promptIDs(countedTokens, ""), "")
 		count(b, knowTokens(b), pair...)
 	})
+	b.Run("event", func(b *testing.B) { // of a stream, each of which comes when the client has read the one before
+		countEvents(b)
+	})
 	// Streams behind prompts of 220 KB. Decode says the ids of the prompt, those of prefill's token with them where it goes
 	// on behind that.
 	b.Run("one-leg-long", func(b *testing.B) {
@@ -74,7 +77,41 @@ func countLong(b *testing.B, before func(*Server), engines ...countedEngine) {
 	countRequest(b, before, chatOf(220<<10/15, `,"stream":true`), engines...)
 }
 
+// countEvents counts an event of a stream that goes on.
+func countEvents(b *testing.B) {
+	due := make(chan struct{})
+	engine := countedEngine{role: pools.Both, connector: "nixl", pages: vllmPages("0.20.0"), due: due}
+	g, conn := startCounting(b, nil, engine)
+	defer g.decide()()
+	defer func() { _ = conn.Close() }()
+	defer close(due)
+	if _, err := conn.Write(g.raw(strings.Replace(chatOf(270, `,"stream":true`), `"max_tokens":16`, `"max_tokens":50000`, 1))); err != nil {
+		b.Fatal(err)
+	}
+	room := make([]byte, 4<<10)
+	const begun = 100 // events, behind which a loop follows the stream
+	for i := range begun + b.N {
+		if i == begun {
+			b.ResetTimer()
+		}
+		due <- struct{}{}
+		if n, err := conn.Read(room); err != nil || !bytes.HasSuffix(room[:n], []byte("\n\n\r\n")) {
+			b.Fatalf("%v after %q", err, room[:n])
+		}
+	}
+	b.StopTimer()
+}
+
 func countRequest(b *testing.B, before func(*Server), chat string, engines ...countedEngine) {
+	g, conn := startCounting(b, before, engines...)
+	defer g.decide()()
+	request := g.raw(chat)
+	b.ResetTimer()
+	askOften(b, conn, request, b.N)
+}
+
+// startCounting runs a gateway before engines, and returns a connection to it.
+func startCounting(b *testing.B, before func(*Server), engines ...countedEngine) (g *running, conn net.Conn) {
 	of := usual(b)
 	of.cost.PairsFirst = true
 	of.before = func(s *Server) {
@@ -90,12 +127,8 @@ func countRequest(b *testing.B, before func(*Server), chat string, engines ...co
 	for _, e := range engines {
 		specs = append(specs, pools.Spec{URL: e.serve(b), Role: e.role, Connector: e.connector})
 	}
-	g := run(b, of, transport.RoundTrip, specs...)
-	defer g.decide()()
-	request := g.raw(chat)
-	conn := g.dial()
-	b.ResetTimer()
-	askOften(b, conn, request, b.N)
+	g = run(b, of, transport.RoundTrip, specs...)
+	return g, g.dial()
 }
 
 // knowTokens has a gateway look prompts up, whose tokens answers show.
@@ -120,7 +153,8 @@ type countedEngine struct {
 	pages         map[string]string // by path
 	wants         string            // in each request: without it the gateway does not do what is to be counted
 	answer        string
-	answerWithIDs string // where it is asked for token ids; "": answer
+	answerWithIDs string          // where it is asked for token ids; "": answer
+	due           <-chan struct{} // has a value for each event of the stream that it answers; nil: it does not
 }
 
 func nixlPair(version, prefillAnswer, handoff, answer string) []countedEngine {
@@ -213,6 +247,8 @@ func (e *countedEngine) serve(b *testing.B) string {
 					switch {
 					case !bytes.HasPrefix(request, []byte("POST ")):
 						said = e.page(request)
+					case e.due != nil:
+						said = e.stream(conn)
 					case e.answerWithIDs != "" && bytes.Contains(request, []byte(`"return_token_ids":true`)):
 						said = answerWithIDs
 					case !bytes.Contains(request, []byte(e.wants)):
@@ -226,6 +262,19 @@ func (e *countedEngine) serve(b *testing.B) string {
 		}
 	}()
 	return "http://" + listener.Addr().String()
+}
+
+// stream writes an event whenever one is due, and returns the end of the stream.
+func (e *countedEngine) stream(conn net.Conn) (end []byte) {
+	pieces := bytes.SplitAfter(message("200 OK", tenEvents(promptIDs(countedTokens, ""))), []byte("\n\n\r\n"))
+	begin, event, last := pieces[0], pieces[1], len(pieces)-2
+	_, err := conn.Write(begin)
+	for range e.due {
+		if err == nil {
+			_, err = conn.Write(event)
+		}
+	}
+	return bytes.Join(pieces[last:], nil)
 }
 
 // page is the answer to a probe.
