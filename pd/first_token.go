@@ -125,7 +125,7 @@ func (f firstTokens) beginWith(st *requestState, h *connector.Handoff, prompt *t
 	var begun []byte
 	var c api.Chunk
 	for _, data := range token.Events(st.req.Dialect, api.AsksForIDs(st.client.Body), wantsEachUsage(st.req.Body)) {
-		st.req.Dialect.ReadEvent(data, &c, nil)
+		st.req.Dialect.ReadEvent(data, &c, nil, nil)
 		begun = fmt.Appendf(begun, "data: %s\n\n", said.Record(new([]byte), &c, data))
 	}
 	if err := said.BehindFirst(token.Characters()); err != nil {

@@ -39,9 +39,10 @@ type legStream struct {
 	ids        *answerkv.IDs          // of the leg's prompt and answer; nil: they are not wanted
 	hideIDs    bool                   // which the client did not ask for, and no transcript hides
 
-	chunk   api.Chunk // the last event, where it is one of chat or completions
-	pending []byte    // transformed events up to the first content, not yet returned
-	scratch *scratch  // for the last event as the client sees it; nil: it is not in use
+	chunk   api.Chunk     // the last event, where it is one of chat or completions
+	head    api.EventHead // of such events
+	pending []byte        // transformed events up to the first content, not yet returned
+	scratch *scratch      // for the last event as the client sees it; nil: it is not in use
 	choices api.EndedChoices
 
 	opensLate bool // the engine names the role of a chat, or begins a message, when it has the first token
@@ -50,9 +51,8 @@ type legStream struct {
 	ended  bool // the engine said that the stream is complete
 	result StreamResult
 	onGap  func(time.Duration)
-	lastAt time.Time
-	heard  atomic.Int64 // nanoseconds from begun to the last content event, for other goroutines
-	begun  time.Time
+	heard  atomic.Int64 // nanoseconds from begun to the last content event, for other goroutines too
+	begun  time.Time    // with the first one
 
 	closing sync.Once
 	onEnd   func(StreamResult)
@@ -217,7 +217,7 @@ func (s *legStream) take(ev api.Event) ([]byte, error) {
 	if s.transcript != nil {
 		prompts = s.transcript
 	}
-	g := s.dialect.ReadEvent(ev.Data, &s.chunk, prompts)
+	g := s.dialect.ReadEvent(ev.Data, &s.chunk, prompts, &s.head)
 	if g.Failure != "" {
 		return nil, failedByEngine(g.Failure, ev.Data)
 	}
@@ -244,14 +244,15 @@ func (s *legStream) ending() []byte {
 
 // count counts an event with content. What only closes the answer comes right behind its last token.
 func (s *legStream) count(closes bool, now time.Time) {
-	if s.result.Events++; s.result.Events > 1 && !closes {
-		s.onGap(now.Sub(s.lastAt))
-	}
-	if s.lastAt.IsZero() {
+	if s.result.Events++; s.result.Events == 1 {
 		s.begun = now
+		return
 	}
-	s.lastAt = now
-	s.heard.Store(int64(now.Sub(s.begun)))
+	at := now.Sub(s.begun)
+	last := s.heard.Swap(int64(at))
+	if !closes {
+		s.onGap(at - time.Duration(last))
+	}
 }
 
 // silentFor reports whether the last content event is longer ago.

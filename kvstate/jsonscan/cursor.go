@@ -46,6 +46,10 @@ func (c *Cursor) Enter(bracket byte) (entry bool) {
 	return entry
 }
 
+// EnterAt goes to the key of a member of the object that the text is, so many bytes behind its beginning: for who has walked
+// a text to there that begins alike.
+func (c *Cursor) EnterAt(offset int) { c.at, c.depth = offset, 2 }
+
 // More goes on behind an entry, and leaves what Enter went into where it was the last one.
 func (c *Cursor) More(closing byte) (entry bool) {
 	if c.err != nil {

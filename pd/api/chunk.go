@@ -40,11 +40,12 @@ type PromptReader interface {
 }
 
 // ReadEvent returns what an event means, and reads it into a chunk: of chat and completions. The usual
-// event is walked once for both, and for the reader of its prompt's ids; nil: there is none.
-func (d *Dialect) ReadEvent(data []byte, into *Chunk, prompts PromptReader) Meaning {
+// event is walked once for both, and for the reader of its prompt's ids; nil: there is none. Where the head of its stream's
+// events is known it is walked from there on; nil: it is not looked for.
+func (d *Dialect) ReadEvent(data []byte, into *Chunk, prompts PromptReader, head *EventHead) Meaning {
 	into.reset()
 	if d == Chat || d == Completions {
-		if g, ok := into.readCommon(data, d == Chat, prompts); ok {
+		if g, ok := into.readCommon(data, d == Chat, prompts, head); ok {
 			return g
 		}
 		*into = ReadChunk(data)

@@ -12,13 +12,17 @@ import (
 // is not the usual one. Then the long way says what the event means, and words what is wrong with it.
 
 // readCommon reads an event of chat or completions into an empty chunk, and returns what it means.
-func (c *Chunk) readCommon(data []byte, chat bool, prompts PromptReader) (g Meaning, ok bool) {
+func (c *Chunk) readCommon(data []byte, chat bool, prompts PromptReader, head *EventHead) (g Meaning, ok bool) {
 	at := jsonscan.NewCursor(data)
 	common, ordinary := true, true
-	for more := at.Enter('{'); more && common; more = at.More('}') {
+	skipped := head.skip(&at, data)
+	for more := skipped || at.Enter('{'); more && common; more = at.More('}') {
 		from := at.Offset()
 		switch key := at.Key(); string(key) {
 		case "choices":
+			if !skipped && ordinary && c.Usage == nil && c.holes == 0 && c.Choices < 0 {
+				head.keep(data[:from])
+			}
 			common = c.Choices < 0 && c.readCommonChoices(&at, chat, prompts, &g)
 		case "object":
 			kind, plain := plainString(at.Value())
@@ -41,6 +45,29 @@ func (c *Chunk) readCommon(data []byte, chat bool, prompts PromptReader) (g Mean
 	}
 	c.Ordinary = ordinary
 	return g, common && at.End() == nil
+}
+
+// EventHead is what the last common event of a stream began with, up to its choices, where that says nothing of an answer:
+// its name, its time and the model, in which nearly all of them are alike. The zero value is for a stream without one yet.
+type EventHead struct{ text []byte }
+
+// mostHead is the longest one that is kept, in bytes.
+const mostHead = 256
+
+// skip goes behind the head of an event that begins alike, and so is as well formed up to there.
+func (h *EventHead) skip(at *jsonscan.Cursor, data []byte) (skipped bool) {
+	if h == nil || len(h.text) == 0 || !bytes.HasPrefix(data, h.text) {
+		return false
+	}
+	at.EnterAt(len(h.text))
+	return true
+}
+
+// keep keeps a copy of a head, where that has a member.
+func (h *EventHead) keep(head []byte) {
+	if h != nil && len(head) <= mostHead && head[len(head)-1] == ',' {
+		h.text = append(h.text[:0], head...)
+	}
 }
 
 // readCommonChoices reads the choices of an event. What the chunk keeps is of the first one.

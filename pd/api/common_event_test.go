@@ -83,11 +83,11 @@ func checkMeaning(t *testing.T, data []byte) (common map[*Dialect]bool) {
 	for _, d := range []*Dialect{Chat, Completions} {
 		var c Chunk
 		c.reset()
-		g, ok := c.readCommon(data, d == Chat, nil)
+		g, ok := c.readCommon(data, d == Chat, nil, nil)
 		var p prompt
 		var read Chunk
 		read.reset()
-		if also, as := read.readCommon(data, d == Chat, &p); as != ok || ok && !reflect.DeepEqual(also, g) {
+		if also, as := read.readCommon(data, d == Chat, &p, nil); as != ok || ok && !reflect.DeepEqual(also, g) {
 			t.Errorf("%s: %s means %+v, %v where its prompt is read, and %+v, %v", d.Name, data, also, as, g, ok)
 		}
 		if common[d] = ok; !ok {
@@ -166,6 +166,55 @@ func FuzzInspect_OnePass(f *testing.F) {
 		f.Add([]byte(`{"choices":[{"index":0,"text":"a","prompt_token_ids":` + list + `},{"index":1,"text":"b","prompt_token_ids":[7]}],"prompt_token_ids":` + list + `}`))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) { checkMeaning(t, data) })
+}
+
+// checkBehind compares what the one pass says of an event behind another one of its stream with what it says of it alone.
+func checkBehind(t *testing.T, before, data []byte) {
+	t.Helper()
+	for _, d := range []*Dialect{Chat, Completions} {
+		var head EventHead
+		var alone, behind Chunk
+		d.ReadEvent(before, &behind, nil, &head)
+		was := string(head.text)
+		got, want := d.ReadEvent(data, &behind, nil, &head), d.ReadEvent(data, &alone, nil, nil)
+		if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(behind, alone) {
+			t.Errorf("%s: %s means %+v and is %+v behind %s, and alone %+v and %+v", d.Name, data, got, behind, before, want, alone)
+		}
+		if len(head.text) > mostHead || was != "" && strings.HasPrefix(string(data), was) && string(head.text) != was {
+			t.Errorf("%s: the head is %q behind %s, and %q behind %s", d.Name, was, before, head.text, data)
+		}
+	}
+}
+
+// Events that begin as the one before them are read from there on, and mean what they do alone.
+func TestReadEvent_BehindOthersTheSameAsAlone(t *testing.T) {
+	var all []string
+	for _, events := range commonEvents {
+		all = append(all, events...)
+	}
+	all = slices.Concat(all, uncommonEvents, notOrdinary, []string{
+		`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000001,"model":"m","choices":[]}`,
+		`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m",}`,
+		`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[]`,
+		`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","error":{},"choices":[]}`,
+		`{"id":"` + strings.Repeat("x", mostHead) + `","choices":[]}`, `{"prompt_token_ids":[1],"choices":[]}`, `{"kv_transfer_params":{},"choices":[]}`,
+		`{"usage":null,"choices":[]}`, `{"usage":null,"choices":[],"usage":{}}`, `{"a":1, "choices":[]}`, `{"a":1, "choices":[],}`,
+	})
+	for _, before := range all {
+		for _, data := range all {
+			checkBehind(t, []byte(before), []byte(data))
+		}
+	}
+}
+
+func FuzzReadEvent_BehindAnother(f *testing.F) {
+	for _, events := range commonEvents {
+		for i, data := range events {
+			f.Add([]byte(events[0]), []byte(data))
+			f.Add([]byte(data), []byte(events[len(events)-1-i]))
+		}
+	}
+	f.Fuzz(func(t *testing.T, before, data []byte) { checkBehind(t, before, data) })
 }
 
 // Wherever the network cuts a stream, its events mean the same.

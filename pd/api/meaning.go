@@ -20,7 +20,7 @@ type Meaning struct {
 // Inspect says what the data of one event of a stream mean.
 func (d *Dialect) Inspect(data []byte) Meaning {
 	var c Chunk
-	return d.ReadEvent(data, &c, nil)
+	return d.ReadEvent(data, &c, nil, nil)
 }
 
 func inspectChat(data []byte) Meaning {

@@ -366,8 +366,8 @@ func TestBehindFirst_EventsAreEditedAsOne(t *testing.T) {
 		var room []byte
 		for _, data := range events {
 			var read, again api.Chunk
-			api.Chat.ReadEvent([]byte(data), &read, s)
-			api.Chat.ReadEvent([]byte(data), &again, plain)
+			api.Chat.ReadEvent([]byte(data), &read, s, nil)
+			api.Chat.ReadEvent([]byte(data), &again, plain, nil)
 			plain.heads = heads{}
 			if got, want := s.Record(&room, &read, []byte(data)), plain.Record(new([]byte), &again, []byte(data)); !bytes.Equal(got, want) {
 				t.Errorf("%s becomes\n%s, want\n%s", data, got, want)

@@ -112,7 +112,7 @@ func TestTranscript_WhoContinuesTextIsNotAskedForIDs(t *testing.T) {
 // recordAt is Record of an event of any shape.
 func (t *Transcript) recordAt(data []byte) []byte {
 	var c api.Chunk
-	t.req.Dialect.ReadEvent(data, &c, t)
+	t.req.Dialect.ReadEvent(data, &c, t, nil)
 	return t.Record(new([]byte), &c, data)
 }
 
@@ -155,7 +155,7 @@ func TestRecord_AnEventAllocatesNothing(t *testing.T) {
 	s := Transcript{req: Request{Dialect: api.Chat, MaxOutput: 1 << 20}, asked: true}
 	var c api.Chunk
 	if n := testing.AllocsPerRun(100, func() {
-		api.Chat.ReadEvent(event, &c, &s)
+		api.Chat.ReadEvent(event, &c, &s, nil)
 		if len(s.Record(&room, &c, event)) == 0 || len(s.answer) == 0 {
 			t.Fatal("it is not recorded")
 		}
@@ -174,7 +174,7 @@ func BenchmarkTranscript_Event(b *testing.B) {
 	var room []byte
 	b.ReportAllocs()
 	for b.Loop() {
-		api.Chat.ReadEvent(event, &c, &s)
+		api.Chat.ReadEvent(event, &c, &s, nil)
 		s.Record(&room, &c, event)
 		s.answer = s.answer[:0]
 	}
