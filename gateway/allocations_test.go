@@ -32,9 +32,9 @@ const (
 	// wholeAllocations: where a decode server answers alone they are about half, a third of those to
 	// admit (the request's fields and contexts). The prefill leg and the hand-off take the others.
 	// The request is not traced, as where no collector is named.
-	wholeAllocations = 62
+	wholeAllocations = 60
 	// streamAllocations of an answer of four events.
-	streamAllocations = 109
+	streamAllocations = 108
 	// eventAllocations of each further event, of the usual shape.
 	eventAllocations = 0
 )
