@@ -146,7 +146,7 @@ func (q *Queue) join(p *Entry, limit Limit, now time.Time) error {
 	}
 	q.bytes += p.bytes
 	q.waiting.push(p)
-	q.admitNextLocked(now)
+	q.admitNextLocked()
 	return nil
 }
 
@@ -215,13 +215,13 @@ func (q *Queue) restoreLocked(p *Entry) {
 }
 
 // admitNextLocked lets those go on whose turn it is.
-func (q *Queue) admitNextLocked(now time.Time) {
+func (q *Queue) admitNextLocked() {
 	for q.inFlight < q.cfg.MaxInFlight && q.waiting.size > 0 {
 		p := q.waiting.pop()
 		q.inFlight++
 		p.inFlight = true
 		close(p.gone)
-		q.learnIntervalLocked(now)
+		q.learnIntervalLocked(time.Now())
 	}
 	if q.waiting.size == 0 {
 		q.lastAdmitted = time.Time{} // a lull says nothing of how fast the queue moves
@@ -255,7 +255,7 @@ func (q *Queue) Leave(p *Entry) {
 		p.inFlight = false
 		q.inFlight--
 		q.bytes -= p.bytes
-		q.admitNextLocked(time.Now())
+		q.admitNextLocked()
 	case q.waiting.remove(p):
 		q.bytes -= p.bytes
 	}

@@ -51,7 +51,7 @@ func (t *Transport) connection(ctx context.Context, to key, r *http.Request, tra
 			break
 		}
 		if c.mayAsk(o, trace) || c.isQuiet() {
-			got(trace, c, time.Since(c.since))
+			got(trace, c)
 			return c, nil
 		}
 		c.abort()
@@ -73,14 +73,19 @@ func (t *Transport) connection(ctx context.Context, to key, r *http.Request, tra
 		}
 	}
 	c.abortFunc = c.abort
-	got(trace, c, 0)
+	got(trace, c)
 	return c, nil
 }
 
-func got(trace *httptrace.ClientTrace, c *conn, idle time.Duration) {
-	if trace != nil && trace.GotConn != nil {
-		trace.GotConn(httptrace.GotConnInfo{Conn: c.Conn, Reused: c.used, WasIdle: c.used, IdleTime: idle})
+func got(trace *httptrace.ClientTrace, c *conn) {
+	if trace == nil || trace.GotConn == nil {
+		return
 	}
+	info := httptrace.GotConnInfo{Conn: c.Conn, Reused: c.used, WasIdle: c.used}
+	if c.used {
+		info.IdleTime = time.Since(c.since)
+	}
+	trace.GotConn(info)
 }
 
 // tlsConfig is that of one connection, which may change it.
