@@ -10,13 +10,13 @@ import (
 	"github.com/tandem-gateway/tandem/pd/api"
 )
 
-// correctCharge corrects what the request's key was charged by what the answer cost.
-func (x *exchange) correctCharge(cost access.Tokens) {
+// correctCharge corrects what the request's key was charged by what the answer cost, which is over now.
+func (x *exchange) correctCharge(cost access.Tokens, now time.Time) {
 	x.output = cost.Output
 	if !x.charge.IsMade() {
 		return
 	}
-	x.charge.End(cost, time.Now())
+	x.charge.End(cost, now)
 	if x.key.Tenant == "" {
 		return
 	}

@@ -22,7 +22,7 @@ import (
 type clientWatch struct {
 	epoll  *socket.Epoll
 	ended  chan struct{} // closed when follow has returned
-	looked atomic.Int64  // when look did, in nanoseconds since 1970
+	looked atomic.Int64  // when look did, as a time since listener.begun
 
 	mu    sync.Mutex // guards all below
 	conns map[uint64]*clientConn
@@ -75,9 +75,9 @@ const lookEvery = time.Millisecond
 // look reports connections whose peer has closed them, unless that was looked for within lookEvery. The runtime
 // asks its poller when a thread has nothing else to do, and otherwise every 10 ms (sysmon): while the gateway has
 // no idle moment, follow would hear of a client only then.
-func (w *clientWatch) look(now time.Time) {
+func (w *clientWatch) look(now time.Duration) {
 	last := w.looked.Load()
-	if since := now.UnixNano() - last; since >= 0 && since < int64(lookEvery) || !w.looked.CompareAndSwap(last, now.UnixNano()) {
+	if now-time.Duration(last) < lookEvery || !w.looked.CompareAndSwap(last, int64(now)) {
 		return
 	}
 	var events [8]unix.EpollEvent

@@ -373,7 +373,8 @@ func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
 		}
 	}
 	body = x.usageExtension(answer).inBody(body)
-	x.correctCharge(tokensOf(answer.Usage))
+	now := time.Now()
+	x.correctCharge(tokensOf(answer.Usage), now)
 	x.setCommonHeaders(c, answer)
 	c.Response().Header.SetContentType(answer.ContentType)
 	if answer.Metadata != "" {
@@ -386,7 +387,7 @@ func (x *exchange) reply(c *fiber.Ctx, answer *pd.Answer) {
 	} else {
 		_ = c.Send(body) // it only fills the response
 	}
-	if x.finish("ok", answer.Status) {
+	if x.finish("ok", answer.Status, now) {
 		c.Context().SetConnectionClose()
 	}
 }
@@ -450,7 +451,7 @@ func (x *exchange) fail(c *fiber.Ctx, err error) {
 	f := x.explain(err)
 	x.setCommonHeaders(c, nil)
 	_ = f.send(c, x.dialect) // it only fills the response
-	if x.finish(f.outcome, f.text.Status) {
+	if x.finish(f.outcome, f.text.Status, time.Now()) {
 		c.Context().SetConnectionClose()
 	}
 }
@@ -482,13 +483,12 @@ func (x *exchange) explain(err error) failure {
 	return f
 }
 
-// finish accounts for the exchange and reports whether the client has left. It
+// finish accounts for the exchange, which is over now, and reports whether the client has left. It
 // must be the last that the exchange does.
-func (x *exchange) finish(outcome string, status int) (clientGone bool) {
+func (x *exchange) finish(outcome string, status int, now time.Time) (clientGone bool) {
 	clientGone = x.stopClientWatch()
 	x.life.End(nil)
 	x.observeEnd(outcome, status)
-	now := time.Now()
 	took := now.Sub(x.start)
 	x.server.requests.add(now)
 	if status >= 500 || outcome == "broken_stream" {

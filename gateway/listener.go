@@ -269,14 +269,14 @@ type clientConn struct {
 	ended       atomic.Bool // the client sends nothing more, and more was to be read
 	once        sync.Once
 	departure   departure
-	watched     *clientWatch // of who serves the connection; nil until it is watched
-	readBy      time.Time    // of the reader: the deadline of its next Read, which a drain may bring forward
-	readUntil   time.Time    // the deadline of reads that the socket has, unless the gateway drains
-	writeBy     time.Time    // of the writer: the deadline that is set
-	stream      *relay       // that the handler of the last request left to who serves the connection; nil: none
-	handover    handover     // of the connection from fasthttp
-	ahead       []byte       // what was read, and is for the next reader
-	first       [1]byte      // ahead, where it is the first byte of a request
+	watched     *clientWatch  // of who serves the connection; nil until it is watched
+	readBy      time.Time     // of the reader: the deadline of its next Read, which a drain may bring forward
+	readUntil   time.Time     // the deadline of reads that the socket has, unless the gateway drains
+	writeBy     time.Duration // of the writer: the deadline that is set, as a time since listener.begun
+	stream      *relay        // that the handler of the last request left to who serves the connection; nil: none
+	handover    handover      // of the connection from fasthttp
+	ahead       []byte        // what was read, and is for the next reader
+	first       [1]byte       // ahead, where it is the first byte of a request
 
 	framing framing
 	fault   *badMessage // with the next byte of the connection; nil while all is well
@@ -357,9 +357,10 @@ func (c *clientConn) leftAmid() (d *api.Dialect, left bool) {
 // Write has its deadline anew once a sixteenth of the time is gone: setting it for each event of a stream
 // costs as much as reading the event.
 func (c *clientConn) Write(p []byte) (int, error) {
-	now, timeout := time.Now(), c.listener.cfg.WriteTimeout
-	if deadline := now.Add(timeout); deadline.Sub(c.writeBy) > timeout/16 {
-		if err := c.SetWriteDeadline(deadline); err != nil {
+	begun, timeout := c.listener.begun, c.listener.cfg.WriteTimeout
+	now := time.Since(begun) // which asks one clock, and not two as time.Now
+	if deadline := now + timeout; deadline-c.writeBy > timeout/16 {
+		if err := c.SetWriteDeadline(begun.Add(deadline)); err != nil {
 			return 0, err
 		}
 		c.writeBy = deadline
@@ -375,7 +376,7 @@ func (c *clientConn) Write(p []byte) (int, error) {
 func (c *clientConn) sendNow(p []byte) (n int) {
 	n = socket.SendNow(c.Conn, p)
 	if c.watched != nil {
-		c.watched.look(time.Now())
+		c.watched.look(time.Since(c.listener.begun))
 	}
 	return n
 }
@@ -397,7 +398,7 @@ func (c *clientConn) lingerUntil() time.Time {
 
 // SetDeadline sets those of reads and writes.
 func (c *clientConn) SetDeadline(t time.Time) error {
-	c.readBy, c.readUntil, c.writeBy = t, t, t
+	c.readBy, c.readUntil, c.writeBy = t, t, 0 // the next write has its own
 	return c.Conn.SetDeadline(t)
 }
 

@@ -253,7 +253,7 @@ func (e *PickExchange) finish(outcome string, status int) {
 			e.x.refund(failure{text: api.ErrorText{Status: statusClientGone}})
 		}
 	}
-	e.x.finish(outcome, status)
+	e.x.finish(outcome, status, time.Now())
 }
 
 // pickedAnswer is the answer of a server as it passes by.
@@ -393,7 +393,7 @@ func (a *pickedAnswer) correct(u api.Usage) {
 	if spent.Output < 0 && a.charged > 0 {
 		spent.Output = a.charged
 	}
-	a.e.x.correctCharge(spent)
+	a.e.x.correctCharge(spent, time.Now())
 }
 
 // leave accounts for an answer whose rest the proxy does not report.

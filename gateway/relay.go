@@ -366,7 +366,8 @@ func (r *relay) account() {
 	if spent.Output < 0 {
 		spent.Output = r.charged
 	}
-	r.x.correctCharge(spent)
+	now := time.Now()
+	r.x.correctCharge(spent, now)
 	outcome, failed := "ok", error(nil)
 	switch {
 	case r.err == nil, errors.Is(r.err, context.Canceled):
@@ -376,5 +377,5 @@ func (r *relay) account() {
 		r.x.server.log.Error("stream broke", "request_id", r.x.id, "model", r.x.model, "error", r.err.Error())
 	}
 	spans.EndStream(r.span, r.stream.Events(), failed)
-	r.x.finish(outcome, 200)
+	r.x.finish(outcome, 200, now)
 }
