@@ -373,10 +373,10 @@ func (c *clientConn) Write(p []byte) (int, error) {
 }
 
 // sendNow writes what the socket takes of p at once, where there is no TLS.
-func (c *clientConn) sendNow(p []byte) (n int) {
+func (c *clientConn) sendNow(p []byte, now time.Time) (n int) {
 	n = socket.SendNow(c.Conn, p)
 	if c.watched != nil {
-		c.watched.look(time.Since(c.listener.begun))
+		c.watched.look(now.Sub(c.listener.begun))
 	}
 	return n
 }

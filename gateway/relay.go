@@ -124,11 +124,12 @@ func (r *relay) follow() (began bool) {
 
 // relayHere relays what is here, for [pd.Stream.Follow].
 func (r *relay) relayHere() (goOn bool) {
-	if !r.fillHere() {
+	whole, now := r.fillHere(), r.stream.LastEvent()
+	if r.count(now); !whole {
 		return false
 	}
 	out := r.frame(false)
-	if n := r.x.conn.sendNow(out); n < len(out) {
+	if n := r.x.conn.sendNow(out, now); n < len(out) {
 		r.unsent = out[n:]
 		return false
 	}
@@ -256,10 +257,11 @@ func (r *relay) fill() {
 		}
 		more = r.take(out, err)
 	}
-	r.count()
+	r.count(time.Now())
 }
 
-// fillHere is fill without waiting. Where it reports false something has to be waited for, or ends the stream.
+// fillHere is fill without waiting, and without counting. Where it reports false something has to be waited for, or ends
+// the stream.
 func (r *relay) fillHere() (whole bool) {
 	for more := true; more; {
 		var out []byte
@@ -268,7 +270,6 @@ func (r *relay) fillHere() (whole bool) {
 		}
 		more = r.take(out, nil)
 	}
-	r.count()
 	return whole && r.err == nil
 }
 
@@ -286,11 +287,11 @@ func (r *relay) take(out []byte, err error) (more bool) {
 }
 
 // count counts what is sent next.
-func (r *relay) count() {
+func (r *relay) count(now time.Time) {
 	if r.x.dialect == api.Responses {
 		r.sequence = max(r.sequence, api.NextSequence(r.pending[r.from:]))
 	}
-	r.charge()
+	r.charge(now)
 }
 
 // add takes a piece of the stream as it is, or the events of a message that it becomes.
@@ -315,9 +316,9 @@ func (r *relay) add(piece []byte) (err error) {
 
 // charge charges the key with the tokens that have come: an event is one, until the
 // engine reports how many they were.
-func (r *relay) charge() {
+func (r *relay) charge(now time.Time) {
 	events := r.stream.Events()
-	r.x.charge.AddOutput(events-r.charged, time.Now())
+	r.x.charge.AddOutput(events-r.charged, now)
 	r.charged = events
 }
 

@@ -26,10 +26,10 @@ type legStream struct {
 	room       eventRoom // of the events
 	body       io.Closer
 	cancel     context.CancelCauseFunc
-	ctx        context.Context // of the leg; cancelled by the client's leaving or by idle
-	idle       *time.Timer
-	idleLimit  time.Duration
-	idleRuns   bool                   // of the next event; up to the first content another one does
+	ctx        context.Context        // of the leg; cancelled by the client's leaving or by idle
+	idle       *time.Timer            // calls idleOver, at the latest when idleLimit is over
+	idleLimit  time.Duration          // of the next event; up to the first content another one runs
+	idleFrom   atomic.Int64           // when it began to run, in nanoseconds from begun and one; negative: it does not; 0: idle is set to what it is
 	side       func() api.PromptUsage // of the usage, as known now
 	server     *pools.Server
 	mostTokens int // that the usage can count
@@ -51,8 +51,9 @@ type legStream struct {
 	ended  bool // the engine said that the stream is complete
 	result StreamResult
 	onGap  func(time.Duration)
-	heard  atomic.Int64 // nanoseconds from begun to the last content event, for other goroutines too
-	begun  time.Time    // with the first one
+	heard  atomic.Int64  // nanoseconds from begun to the last content event, for other goroutines too
+	begun  time.Time     // with the first one
+	at     time.Duration // from begun to the last event
 
 	closing sync.Once
 	onEnd   func(StreamResult)
@@ -151,7 +152,7 @@ func (s *legStream) Follow(each func() (goOn bool)) (began bool) {
 		}
 		s.releaseScratch()
 		if !comment {
-			s.idle.Reset(s.idleLimit)
+			s.idleFrom.Store(int64(s.at) + 1)
 		}
 		return true
 	})
@@ -162,16 +163,35 @@ func (s *legStream) expectsMore() bool { return s.result.Err == nil && !s.ended 
 
 // startIdle begins the time limit of the next event, unless it runs.
 func (s *legStream) startIdle() {
-	if !s.idleRuns {
-		s.idleRuns = true
+	if s.idleFrom.Load() <= 0 {
+		s.idleFrom.Store(int64(time.Since(s.begun)) + 1)
 		s.idle.Reset(s.idleLimit)
 	}
 }
 
 func (s *legStream) stopIdle() {
-	s.idleRuns = false
+	s.idleFrom.Store(-1)
 	s.idle.Stop()
 }
+
+// idleOver ends the leg if its time limit is over: a loop that follows the stream moves that on with each event, and leaves
+// the timer as it is. It may come late, when the limit runs no more or has begun anew.
+func (s *legStream) idleOver() {
+	from := s.idleFrom.Load()
+	if from < 0 {
+		return
+	}
+	if left := s.idleLimit - time.Since(s.begun) + time.Duration(from-1); from > 0 && left > 0 {
+		if s.idle.Reset(left); s.idleFrom.Load() != from {
+			s.idle.Reset(0) // which may have set it meanwhile
+		}
+		return
+	}
+	s.cancel(errSilent)
+}
+
+// lastEvent is when the last event was read of a stream that has begun.
+func (s *legStream) lastEvent() time.Time { return s.begun.Add(s.at) }
 
 // Ready reports whether another event can be had without waiting.
 func (s *legStream) Ready() bool {
@@ -228,6 +248,7 @@ func (s *legStream) take(ev api.Event) ([]byte, error) {
 		s.server.RecordProgress(now)
 		s.count(g.Closes, now)
 	}
+	s.at = now.Sub(s.begun)
 	return s.transform(ev)
 }
 
@@ -371,6 +392,7 @@ func (s *legStream) Close() {
 		}
 		if s.ended {
 			// An engine that keeps the connection open for longer loses it.
+			s.idleFrom.Store(0)
 			s.idle.Reset(drainTime)
 			s.events.Drain()
 		}

@@ -28,12 +28,13 @@ func legOf(t *testing.T, f *testFleet, body io.ReadCloser) *legStream {
 	t.Helper()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	context.AfterFunc(ctx, func() { _ = body.Close() })
-	return &legStream{
-		dialect: api.Chat, events: api.NewEventReader(body), body: body, ctx: ctx, cancel: cancel,
-		idle: time.AfterFunc(time.Minute, func() { cancel(errSilent) }), idleLimit: time.Second,
+	s := &legStream{
+		dialect: api.Chat, events: api.NewEventReader(body), body: body, ctx: ctx, cancel: cancel, idleLimit: time.Second,
 		side: func() api.PromptUsage { return api.PromptUsage{} }, server: f.Fleet.Servers()[0], mostTokens: 1 << 20,
 		choices: api.NewEndedChoices(1), onGap: func(time.Duration) {}, onEnd: func(StreamResult) {},
 	}
+	s.idle = time.AfterFunc(time.Minute, s.idleOver)
+	return s
 }
 
 // timedBody is a body of an engine that sends event by event.
@@ -241,6 +242,56 @@ func TestLegStream_AwaitHasTheLimitOfAnEvent(t *testing.T) {
 		var broken *BrokenStreamError
 		if out, err := s.Next(); !errors.As(err, &broken) || !errors.Is(err, errSilent) || time.Since(began) != time.Second {
 			t.Errorf("%q, %v after %v", out, err, time.Since(began))
+		}
+	})
+}
+
+// followedBody is a body that can be followed.
+type followedBody struct{ io.ReadCloser }
+
+func (b followedBody) Follow(room interface {
+	Take() []byte
+	Release()
+}, arrived func(n int, err error) (goOn bool),
+) (began bool) {
+	for goOn := true; goOn; {
+		goOn = arrived(b.Read(room.Take()))
+	}
+	return true
+}
+
+// Each event of a stream that is followed has the limit of an event, though the timer is not set for it; a client that is
+// slow behind it uses none of that up.
+func TestLegStream_FollowHasTheLimitOfEachEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newTestFleet(t, 1, testPrompt(160))
+		s := legOf(t, f, followedBody{sent(roleEvent, textEvent, 900*time.Millisecond, textEvent, 900*time.Millisecond, textEvent, 900*time.Millisecond, textEvent, 600*time.Millisecond, textEvent, 300*time.Millisecond, ": still here\n\n")})
+		defer s.Close()
+		if err := s.open(func(time.Time) {}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Next(); err != nil {
+			t.Fatal(err)
+		}
+		came, last := 0, time.Time{}
+		follow := func(upTo int) {
+			if began := s.Follow(func() bool {
+				for out, here := s.Here(); here; out, here = s.Here() {
+					if strings.Contains(string(out), textEvent) {
+						came, last = came+1, time.Now()
+					}
+				}
+				return came < upTo
+			}); !began {
+				t.Fatal("it was not followed")
+			}
+		}
+		follow(2)
+		time.Sleep(2 * time.Second) // for the client
+		follow(5)
+		var broken *BrokenStreamError
+		if out, err := s.Next(); came != 4 || !errors.As(err, &broken) || !errors.Is(err, errSilent) || time.Since(last) != time.Second {
+			t.Errorf("%d events, and %q, %v after %v", came, out, err, time.Since(last))
 		}
 	})
 }

@@ -124,6 +124,9 @@ func (s *Stream) follow(leg *legStream) {
 // Events returns the number of content events so far.
 func (s *Stream) Events() int { return s.events + s.leg.result.Events }
 
+// LastEvent is when the last event was read, of a stream that is followed.
+func (s *Stream) LastEvent() time.Time { return s.leg.lastEvent() }
+
 // Usage is what the engine has reported so far. Of a stream that was continued it is not
 // known how much each leg reported.
 func (s *Stream) Usage() api.Usage {

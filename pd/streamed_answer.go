@@ -45,8 +45,14 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 	server := b.decode.Server()
 	start := time.Now()
 	legCtx := http1.NewInterrupt(ctx)
-	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() { legCtx.End(errSilent) })
 	var open atomic.Pointer[legStream] // nil before the first content event
+	idle := time.AfterFunc(o.Config.FirstEventTimeout, func() {
+		if s := open.Load(); s != nil {
+			s.idleOver()
+			return
+		}
+		legCtx.End(errSilent)
+	})
 	model, before := st.req.Model, st.bind.tried.servers(leg)
 	watch := server.OnDown(new(pools.DownWatch), pools.DownFunc(func(why pools.DownCause) { // in a prober's goroutine, for which st is not made
 		// One that lets no more requests in may send on; one of a group waits for the dead
