@@ -69,7 +69,9 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	if err != nil {
 		return nil, failedSend(ctx, leg, server.ID(), err)
 	}
-	text, metadata, isBinary := data, "", st.req.Dialect.IsBinary(resp.Header.Get("Content-Type"))
+	text, metadata := data, ""
+	types := resp.Header["Content-Type"] // by its canonical name: nothing is to be made of that for each answer
+	isBinary := len(types) > 0 && st.req.Dialect.IsBinary(types[0])
 	if isBinary {
 		metadata = resp.Header.Get(api.BinaryMetadata)
 		text = []byte(cmp.Or(metadata, "{}"))
