@@ -63,6 +63,15 @@ func (c *Cursor) More(closing byte) (entry bool) {
 
 // Key returns the key of a member as it is escaped, and goes to its value.
 func (c *Cursor) Key() []byte {
+	quoted := c.QuotedKey()
+	if quoted == nil {
+		return nil
+	}
+	return quoted[1 : len(quoted)-1]
+}
+
+// QuotedKey is Key between its quotes, as it stands in the text.
+func (c *Cursor) QuotedKey() []byte {
 	if c.err != nil {
 		return nil
 	}
@@ -70,7 +79,7 @@ func (c *Cursor) Key() []byte {
 	if begin, end, c.err = c.key(); c.err != nil {
 		return nil
 	}
-	return c.raw[begin+1 : end-1]
+	return c.raw[begin:end]
 }
 
 // Next is the first byte of the value that comes next, 0 where there is none.

@@ -8,21 +8,27 @@ import (
 	"testing"
 )
 
+// longOf is the long values of a text, which has so many.
+func longOf(t *testing.T, text []byte, want int) (long Long) {
+	t.Helper()
+	for _, err := range CheckKnownMembers(text, false, nil, &long) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(long) != want {
+		t.Fatalf("%d long strings and lists are found, want %d", len(long), want)
+	}
+	return long
+}
+
 // A walk that knows a text's long values sees what any walk sees, of the text and of its parts, and does not look
 // for their ends; of other bytes, equal or not, it knows nothing.
 func TestLong_IsTheUsualWalk(t *testing.T) {
 	long := func(of string) string { return strings.Repeat(of, longValue/len(of)+1) }
 	raw := []byte(fmt.Sprintf(` {"a":"%s","b":[{"c":"%s","d":"short"},"%s",["%s"]],"%s":1,"e":"%s","f":[{"ids":[%s1],"more":[1,[%s0]]}]}`,
 		long("word "), strings.Repeat("w", aside)+long(`\"\\`), long("x")+`","`+long("y"), long("deep "), long("key "), strings.Repeat("z", aside), long("12,"), long("3,")))
-	var known Long
-	for _, err := range CheckKnownMembers(raw, false, nil, &known) {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if len(known) != 8 {
-		t.Fatalf("%d long strings and lists are found", len(known))
-	}
+	known := longOf(t, raw, 8)
 	for _, s := range known {
 		at := bytes.Index(raw, s)
 		if n := known.length(raw[at:]); n != len(s) || !strings.Contains(`"" []`, string([]byte{s[0], s[n-1]})) {
@@ -66,16 +72,7 @@ func TestLong_IsTheUsualWalk(t *testing.T) {
 func TestLong_Cursor(t *testing.T) {
 	value := `"` + strings.Repeat("a", longValue) + `"`
 	text := []byte(`{"long": ` + value + `, "list":[1, {"a\"b":2}]}`)
-	var long Long
-	for _, err := range CheckKnownMembers(text, true, nil, &long) {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if len(long) != 1 {
-		t.Fatalf("%d long values", len(long))
-	}
-	c := long.Cursor(text)
+	c := longOf(t, text, 1).Cursor(text)
 	var seen []string
 	for more := c.Enter('{'); more; more = c.More('}') {
 		seen = append(seen, string(c.Key()))

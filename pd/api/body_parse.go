@@ -117,12 +117,9 @@ func parseObject(raw []byte, plain bool, known Long) (Body, error) {
 		if len(fields) == maxFields {
 			return Body{}, fmt.Errorf("the object has more than %d fields", maxFields)
 		}
-		key := usualKey(m.Key)
-		if key == "" {
-			var ok bool
-			if key, ok = Value(m.Text[:len(m.Key)+len(`""`)]).String(); !ok {
-				return Body{}, errors.New("malformed JSON: a key is not a valid string")
-			}
+		key, ok := keyOf(m.Text[:len(m.Key)+len(`""`)])
+		if !ok {
+			return Body{}, errors.New("malformed JSON: a key is not a valid string")
 		}
 		keys |= lengthOf(key)
 		fields = append(fields, field{key: key, member: m.Text, value: int32(len(m.Text) - len(m.Value))})

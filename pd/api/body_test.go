@@ -408,3 +408,22 @@ func TestBody_Sum(t *testing.T) {
 		}
 	}
 }
+
+// A key reads the same by a cursor as by a walk over members and in a body: usual or not, escaped, empty, or with bytes
+// that are no text.
+func TestCursor_KeysAreThoseOfMembers(t *testing.T) {
+	object := Value("{\"model\":1,\"\":2,\"an_unusual_key\":3,\"q\\u0075oted\\\"\":4,\"gr\u00fcn\":5,\"\xff\":6}")
+	var walked, read []string
+	for key := range object.Members() {
+		walked = append(walked, key)
+	}
+	c := object.CursorOf(nil)
+	for more := c.Enter('{'); more; more = c.More('}') {
+		read = append(read, c.Key())
+		c.Value()
+	}
+	want := []string{"model", "", "an_unusual_key", `quoted"`, "gr\u00fcn", "\ufffd"}
+	if !slices.Equal(walked, want) || !slices.Equal(read, want) {
+		t.Errorf("members are %q, a cursor reads %q, want %q", walked, read, want)
+	}
+}

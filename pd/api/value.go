@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"iter"
 	"math"
-	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -127,7 +126,7 @@ func (v Value) MembersOf(long Long) iter.Seq2[string, Value] {
 			if err != nil {
 				return
 			}
-			key := keyOf(m.Key)
+			key, _ := keyOf(m.Text[:len(m.Key)+len(`""`)])
 			if !yield(key, m.Value) {
 				return
 			}
@@ -135,16 +134,14 @@ func (v Value) MembersOf(long Long) iter.Seq2[string, Value] {
 	}
 }
 
-// keyOf is a key that was checked, as it is escaped.
-func keyOf(escaped []byte) string {
-	if key := usualKey(escaped); key != "" {
-		return key
+// keyOf is the text of a key, which takes no memory where it is a usual one; false where it is no string.
+func keyOf(quoted Value) (key string, ok bool) {
+	if len(quoted) > len(`""`) {
+		if key = usualKey(quoted[1 : len(quoted)-1]); key != "" {
+			return key, true
+		}
 	}
-	if bytes.IndexByte(escaped, '\\') < 0 {
-		return string(escaped)
-	}
-	key, _ := Value(slices.Concat([]byte{'"'}, escaped, []byte{'"'})).String()
-	return key
+	return quoted.String()
 }
 
 // Cursor walks a value in a body that was parsed, and all that is in it, once: see jsonscan.Cursor.
@@ -154,7 +151,10 @@ type Cursor struct{ jsonscan.Cursor }
 func (v Value) CursorOf(long Long) Cursor { return Cursor{long.Cursor(v)} }
 
 // Key returns the key of a member, and goes to its value.
-func (c *Cursor) Key() string { return keyOf(c.Cursor.Key()) }
+func (c *Cursor) Key() string {
+	key, _ := keyOf(c.QuotedKey())
+	return key
+}
 
 // Value returns the value that comes next, and goes behind it.
 func (c *Cursor) Value() Value { return c.Cursor.Value() }

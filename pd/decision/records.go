@@ -66,8 +66,8 @@ func (d *Records) Hold(c *Choice) (bytes int) {
 // LetGo gives back what Hold counted.
 func (d *Records) LetGo(bytes int) { d.held.Add(-int64(bytes)) }
 
-// Add remembers a decision, and returns its number. It keeps no choices of the caller's, and their servers where the
-// decision is not packed (Record.Packs).
+// Add remembers a decision, and returns its number. Of the caller's memory it keeps the servers of the choices, where the
+// decision is not packed (Record.Packs), and nothing else.
 func (d *Records) Add(decision Record) Number {
 	now := time.Now()
 	d.mu.Lock()
