@@ -19,7 +19,6 @@ import (
 // prefill is nil when decode runs alone or the hand-off is there already.
 type binding struct {
 	chosen       cost.Alternative
-	claimedAt    time.Time  // when its servers were chosen, and looked at
 	aggregated   cost.Terms // of the cheapest decode server alone, beside a pair; zero: none can
 	reason       string
 	prefill      *pools.Lease

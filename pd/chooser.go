@@ -126,7 +126,7 @@ func (ch *Chooser) claimPair(r *bindRequest, prefill, decode string) (*binding, 
 // refused.
 func (ch *Chooser) claim(r *bindRequest, v *snapshot, chosen cost.Alternative, demand *cost.Demand, now time.Time) (b *binding, refusedBy string) {
 	b = r.newBinding()
-	b.chosen, b.claimedAt, b.handoff = chosen, now, v.handoff
+	b.chosen, b.handoff = chosen, v.handoff
 	if chosen.Prefill != "" {
 		ch.setPulls(r, v, b)
 	} else {

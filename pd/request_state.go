@@ -115,7 +115,7 @@ func (st *requestState) recordBinding(b *binding) {
 	if st.bindings == nil {
 		st.bindings = st.firstOfThem[:0]
 	}
-	st.bindings, st.boundAt = append(st.bindings, b), b.claimedAt
+	st.bindings, st.boundAt = append(st.bindings, b), time.Now()
 	if b.handoff == nil {
 		st.hits = b.hits
 	}
