@@ -22,7 +22,8 @@ import (
 type clientWatch struct {
 	epoll  *socket.Epoll
 	ended  chan struct{} // closed when follow has returned
-	looked atomic.Int64  // when look did, as a time since listener.begun
+	wrote  atomic.Int64  // when look was called last, as a time since listener.begun
+	looked atomic.Int64  // when it did look
 
 	mu    sync.Mutex // guards all below
 	conns map[uint64]*clientConn
@@ -74,8 +75,14 @@ const lookEvery = time.Millisecond
 
 // look reports connections whose peer has closed them, unless that was looked for within lookEvery. The runtime
 // asks its poller when a thread has nothing else to do, and otherwise every 10 ms (sysmon): while the gateway has
-// no idle moment, follow would hear of a client only then.
+// no idle moment, follow would hear of a client only then. Where nobody has written within lookEvery it had one in all
+// likelihood, and the look, a system call, is spared.
 func (w *clientWatch) look(now time.Duration) {
+	wrote := w.wrote.Load()
+	w.wrote.Store(int64(now))
+	if now-time.Duration(wrote) >= lookEvery {
+		return
+	}
 	last := w.looked.Load()
 	if now-time.Duration(last) < lookEvery || !w.looked.CompareAndSwap(last, int64(now)) {
 		return

@@ -312,7 +312,7 @@ func TestWatchClient(t *testing.T) {
 }
 
 // Who writes to clients sees that one has left, though the goroutine that follows them has no turn; again only
-// after a while, since each look is a system call.
+// after a while, since each look is a system call, and not where nobody wrote for a while.
 func TestWatchClient_IsSeenByWhoWrites(t *testing.T) {
 	l, conn, client := pair(t, DefaultConfig())
 	watch, err := newClientWatch() // which nobody follows
@@ -327,9 +327,13 @@ func TestWatchClient_IsSeenByWhoWrites(t *testing.T) {
 	conn.watchFor(leaves(func() { left = true }))
 	_ = client.CloseWrite() // which is there at once, on a machine's own network
 	now := time.Since(l.begun)
+	watch.wrote.Store(int64(now))
 	watch.looked.Store(int64(now))
 	if watch.look(now + lookEvery/2); left {
 		t.Error("it was looked for twice within a millisecond")
+	}
+	if watch.look(now + lookEvery/2 + lookEvery); left {
+		t.Error("it was looked for though nobody had written for a millisecond")
 	}
 	for deadline := now + 30*time.Second; !left && time.Since(l.begun) < deadline; {
 		if _, err := conn.Write([]byte("x")); err != nil {
