@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -8,9 +9,9 @@ import (
 // changes wakes the goroutines that wait for something about the fleet to change: work that
 // ended, a server that came or went, a report of another replica. A burst wakes them once.
 type changes struct {
-	count   atomic.Uint64 // of notifications
-	mu      sync.Mutex    // guards waiting
-	waiting []chan struct{}
+	count   atomic.Uint64                   // of notifications
+	waiting atomic.Pointer[[]chan struct{}] // of a list that nobody changes: a request notifies some seven times
+	mu      sync.Mutex                      // of who replaces it
 }
 
 // Changes returns a channel that is notified when more may be possible than before: work has
@@ -26,18 +27,24 @@ func (f *Fleet) StateChanges() (changed <-chan struct{}, stop func()) { return f
 
 func (c *changes) watch() (changed <-chan struct{}, stop func()) {
 	ch := make(chan struct{}, 1)
+	c.replace(func(waiting []chan struct{}) []chan struct{} { return append(waiting, ch) })
+	return ch, func() {
+		c.replace(func(waiting []chan struct{}) []chan struct{} {
+			return slices.DeleteFunc(waiting, func(other chan struct{}) bool { return other == ch })
+		})
+	}
+}
+
+// replace replaces the list by what change makes of a copy.
+func (c *changes) replace(change func(copied []chan struct{}) []chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.waiting = append(c.waiting, ch)
-	return ch, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for i, other := range c.waiting {
-			if other == ch {
-				c.waiting = append(c.waiting[:i:i], c.waiting[i+1:]...)
-			}
-		}
+	var waiting []chan struct{}
+	if old := c.waiting.Load(); old != nil {
+		waiting = slices.Clone(*old)
 	}
+	waiting = change(waiting)
+	c.waiting.Store(&waiting)
 }
 
 func (c *changes) notify() {
@@ -45,9 +52,11 @@ func (c *changes) notify() {
 		return
 	}
 	c.count.Add(1)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, ch := range c.waiting {
+	waiting := c.waiting.Load()
+	if waiting == nil {
+		return
+	}
+	for _, ch := range *waiting {
 		select {
 		case ch <- struct{}{}:
 		default:
