@@ -115,7 +115,7 @@ bench: deps-build ## the Go benchmarks, one second each, with allocations
 KINDS ?= one-leg nixl vllm-0.32 sglang looked-up
 
 .PHONY: instructions
-instructions: deps-instructions ## instructions and cache misses of requests of each kind (KINDS), by package and function: alike on a busy machine (2 to 4 min)
+instructions: deps-instructions ## instructions, cache misses and lines of code of requests of each kind (KINDS), by package and function: alike on a busy machine (2 to 4 min)
 	.ci/instructions $(KINDS)
 
 # ROUTERS=1 measures routers of other projects too.
