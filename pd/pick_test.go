@@ -337,7 +337,8 @@ func TestPick_NamesTheRankAndThePriority(t *testing.T) {
 		if named := p.Header().Get("X-Data-Parallel-Rank"); named != "3" {
 			t.Errorf("rank 3 is named %q", named)
 		}
-		if has := !p.Body().Get("priority").Null(); has != by {
+		body := p.Body()
+		if has := !body.Get("priority").Null(); has != by {
 			t.Errorf("by priority %v: the body has one: %v", by, has)
 		}
 		p.Release()
