@@ -25,6 +25,10 @@ const unhurried = 64 << 20
 // densely then: it takes the places of what has become garbage meanwhile, and not every fourth one in a fresh page.
 const cautious = 16 << 20
 
+// smallest is the heap, in bytes, that the runtime does not collect before at a target of 100 %; at another one it is
+// larger or smaller by as much. It is more than what is alive before the first request.
+const smallest = 4 << 20
+
 // slack is how much any heap may grow, in bytes: less is not worth a collection.
 const slack = 4 << 20
 
@@ -222,7 +226,7 @@ func percentFor(live, room uint64, pace float64) int {
 	const least, usual, most = 10, 50, 1600
 	alive := max(float64(live), 1)
 	growth := min(max(float64(room), alive/2), max(slack, pace*interval.Seconds()))
-	percent := int(min(most, max(least, 100*growth/alive)))
+	percent := int(min(most, max(least, 100*growth/alive), 100*(alive+growth)/smallest))
 	step := usual
 	for next := step + step/4; next <= percent; next = step + step/4 {
 		step = next
