@@ -220,19 +220,19 @@ func TestTarget_GivesBackWhatABurstLeft(t *testing.T) {
 		{"little beside what is alive", heap{live: 400 * mb, unused: 90 * mb}, 0, false},
 		{"a heap for which it takes long", heap{live: 900 * mb, unused: 600 * mb}, 0, false},
 	} {
-		if got := c.heap.isLeftBehind(c.pace); got != c.want {
+		if got := atRest(c.pace) && c.heap.isLeftBehind(c.pace); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}
 }
 
-// What counts as alive is found anew once a heap has rested for an interval, and not again until it has grown by more than
-// a page of metrics takes.
-func TestTarget_LooksAgainAtAHeapAtRest(t *testing.T) {
+// A heap that has come to rest behind a burst is collected once, though the runtime has collected it the moment before and
+// little of it is known to be of no use, and not again until it has grown by more than a page of metrics takes.
+func TestTarget_CollectsOnceBehindABurst(t *testing.T) {
 	const mb = 1 << 20
 	now := time.Now()
-	c := &target{percent: 50, room: unhurried, collected: reading{now, 90 * mb}, looked: reading{now, 90 * mb}}
-	h := heap{live: 62 * mb, allocated: 90 * mb, unused: 3 * mb}
+	c := &target{percent: 50, room: unhurried, collected: reading{now, 90 * mb}, looked: reading{now, 90 * mb}, settled: 90 * mb}
+	h := heap{live: 22 * mb, allocated: 90 * mb, unused: 5 * mb}
 	look := func(grown uint64) bool {
 		now, h.allocated = now.Add(interval/8), h.allocated+grown
 		return c.look(now, h)
@@ -241,17 +241,12 @@ func TestTarget_LooksAgainAtAHeapAtRest(t *testing.T) {
 		if look(grown) {
 			t.Error("it is collected while it grows")
 		}
-		for step := range 8 {
-			if look(0) {
-				t.Errorf("it is collected at look %d", step)
-			}
-		}
+		c.afterCollection(now, h)
 		return look(0)
 	}
 	if !burst(24 * mb) {
-		t.Error("it rests for an interval and is not collected")
+		t.Error("it is at rest behind a burst and is not collected")
 	}
-	c.afterCollection(now, h)
 	for range 20 {
 		if look(0) {
 			t.Error("it is collected again")
@@ -260,13 +255,12 @@ func TestTarget_LooksAgainAtAHeapAtRest(t *testing.T) {
 	if burst(mb) {
 		t.Error("it is collected behind a page of metrics")
 	}
-	if h.live = 2 * mb; burst(24 * mb) {
+	if h.live, h.unused = 2*mb, 3*mb; burst(24 * mb) {
 		t.Error("two megabytes are collected for nothing")
 	}
 	if h.live = 62 * mb; !look(0) {
-		t.Error("it has grown, rests again and is not collected")
+		t.Error("it has grown, rests and is not collected")
 	}
-	c.afterCollection(now, h)
 	if h.live = 800 * mb; burst(24 * mb) {
 		t.Error("a large heap is collected for little")
 	}

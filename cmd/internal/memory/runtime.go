@@ -77,13 +77,12 @@ func RecordNothing() { runtime.MemProfileRate = 0 }
 type target struct {
 	mu        sync.Mutex // guards all below
 	percent   int
-	pace      float64   // bytes allocated per second
-	room      uint64    // bytes that a small heap may grow: cautious to unhurried
-	live      uint64    // bytes that the last collection left
-	collected reading   // at the last collection
-	looked    reading   // by watch
-	rests     time.Time // since when the heap is at rest; zero: it is not
-	settled   uint64    // bytes that had been allocated when memory was last given back
+	pace      float64 // bytes allocated per second
+	room      uint64  // bytes that a small heap may grow: cautious to unhurried
+	live      uint64  // bytes that the last collection left
+	collected reading // at the last collection
+	looked    reading // by watch
+	settled   uint64  // bytes that had been allocated when memory was last given back
 	stopped   bool
 }
 
@@ -174,13 +173,7 @@ func (t *target) look(now time.Time, h heap) (giveBack bool) {
 	next := reading{now, h.allocated}
 	t.pace = t.looked.paceTo(next)
 	t.looked = next
-	switch {
-	case !atRest(t.pace):
-		t.rests = time.Time{}
-	case t.rests.IsZero():
-		t.rests = now
-	}
-	if giveBack = t.setLocked(h.live) && (h.isLeftBehind(t.pace) || t.isOutdated(now, h)); giveBack {
+	if giveBack = t.setLocked(h.live) && atRest(t.pace) && (t.isBehindBurst(h) || h.isLeftBehind(t.pace)); giveBack {
 		t.room = cautious // a heap at rest begins anew
 		t.settled = h.allocated
 	}
@@ -188,22 +181,23 @@ func (t *target) look(now time.Time, h heap) (giveBack bool) {
 }
 
 // atRest reports whether a heap that grows by so many bytes per second is at rest: where more than slack comes in an
-// interval, requests do.
+// interval, requests do. Two collections at once and the memory's way to the system delayed some twenty of five hundred
+// requests a second by milliseconds, and the runtime gives it back by and by.
 func atRest(pace float64) bool { return pace*interval.Seconds() < slack }
 
-// isOutdated reports whether what counts as alive of a heap is from before it came to rest, an interval ago: since then
-// the long prompts of a thousand streams may have been let go, and at rest nothing else leads to a collection for
-// minutes. That much was allocated first: what a scrape leaves is not worth the collection of a large heap.
-func (t *target) isOutdated(now time.Time, h heap) bool {
-	return !t.rests.IsZero() && now.Sub(t.rests) >= interval && t.collected.at.Before(t.rests) &&
-		h.live > slack && h.live+h.unused < mostAtOnce && h.allocated-t.settled > max(cautious, h.live/8)
+// isBehindBurst reports whether a heap that is at rest has seen a burst since memory was last given back: its streams
+// have stacks to halve, buffers that came back lie in pools, and what counts as alive may be from before a thousand long
+// prompts were let go. How much of the memory is known to be of no use says little of that: a collection by the
+// runtime's own target, in the moment before, takes what is easily found. That much was allocated first: what a scrape
+// leaves is not worth the collection of a large heap.
+func (t *target) isBehindBurst(h heap) bool {
+	return h.live > slack && h.live+h.unused < mostAtOnce && h.allocated-t.settled > max(cautious, h.live/8)
 }
 
 // isLeftBehind reports whether much of the memory is of no use, and will not be soon to a heap that grows by pace
-// bytes per second. It is not while requests come: two collections at once and the memory's way to the system delayed
-// some twenty of them by milliseconds, and the runtime gives it back by and by.
+// bytes per second.
 func (h heap) isLeftBehind(pace float64) bool {
-	return atRest(pace) && h.unused > leftover && h.unused > h.live/4 && h.live+h.unused < mostAtOnce && pace*interval.Seconds() < float64(h.unused)/4
+	return h.unused > leftover && h.unused > h.live/4 && h.live+h.unused < mostAtOnce && pace*interval.Seconds() < float64(h.unused)/4
 }
 
 func (t *target) setLocked(live uint64) (goesOn bool) {
