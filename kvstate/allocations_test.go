@@ -2,7 +2,9 @@ package kvstate
 
 import (
 	"encoding/binary"
+	"runtime"
 	"testing"
+	"weak"
 )
 
 // TestAllocations_OfAKVEvent counts from the frames of a message to the index, in every form
@@ -48,5 +50,28 @@ func TestAllocations_OfAKVEvent(t *testing.T) {
 				t.Errorf("%+v: at most %d blocks held, want %d", form, blocks, 2*batches)
 			}
 		}
+	}
+}
+
+// A message that was applied is let go of, and so is the memory that a long one took: a source whose engine is at rest
+// would keep some megabytes to its next message.
+func TestSource_KeepsNothingOfALongMessage(t *testing.T) {
+	f := newFleet(t, 1)
+	hashes := make([]uint64, 4*keptHashes)
+	for i := range hashes {
+		hashes[i] = uint64(i + 1)
+	}
+	payload := wireBatch(wireForm{}, 1, wireEvent{kind: "BlockStored", hashes: hashes, tokens: count(0, 16*len(hashes)), size: 16, medium: "GPU"})
+	message := weak.Make(&payload[0])
+	m, err := ParseLive([][]byte{nil, make([]byte, 8), payload})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.sources[0].ApplyLive(m).Needed() || int(f.ix.blocks.Load()) != len(hashes) {
+		t.Fatalf("%d blocks", f.ix.blocks.Load())
+	}
+	runtime.GC()
+	if b := &f.sources[0].batch; message.Value() != nil || cap(b.tokens) > keptTokens || cap(b.hashes) > keptHashes {
+		t.Errorf("kept: message %v, room for %d tokens and %d hashes", message.Value() != nil, cap(b.tokens), cap(b.hashes))
 	}
 }

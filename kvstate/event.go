@@ -62,11 +62,12 @@ var (
 // up to 16 times as much memory as their bytes.
 const maxEvents = 1 << 18
 
-// Memory of a batch kept for the next one, in elements.
+// Memory of a batch kept for the next one, in elements: what a step of an engine takes. Each source has its own, and a
+// replay, or a long prompt that is computed at once, comes seldom.
 const (
-	keptEvents = 1 << 12
-	keptHashes = 1 << 16
-	keptTokens = 1 << 20
+	keptEvents = 1 << 9
+	keptHashes = 1 << 11
+	keptTokens = 1 << 14
 )
 
 // decode reads a payload. Strings and extra keys are slices of it. What follows a
@@ -82,7 +83,9 @@ func (b *batch) decode(payload []byte) error {
 	return fmt.Errorf("%w: neither an array nor a map", errBatch)
 }
 
+// reset lets go of the message that was read, to which its events refer, and of the memory that a long one took.
 func (b *batch) reset() {
+	clear(b.events)
 	if cap(b.events) > keptEvents {
 		b.events = nil
 	}

@@ -138,6 +138,7 @@ func (s *Source) applyLiveLocked(m Message) ReplayRequest {
 func (s *Source) applyLocked(m Message, this stamp) (seconds float64, ok bool) {
 	defer s.seq.recordApplied(this)
 	s.counts.Bytes += uint64(len(m.Payload))
+	defer s.batch.reset()
 	if err := s.batch.decode(m.Payload); err != nil {
 		s.counts.Unreadable++
 		s.resetLocked(ResetUnreadable)
