@@ -6,11 +6,13 @@ import (
 	"github.com/tandem-gateway/tandem/kvstate"
 )
 
-// known is a prompt whose tokens are known. All but its proofs and hashes is fixed.
+// known is a prompt whose tokens are known. All but its proofs, its hashes and where its tokens lie is fixed.
 type known struct {
-	text // its own copy
-	ids  []uint32
-	by   Method
+	text              // its own copy
+	ids    []uint32   // in one piece: all, or those that it shares
+	rest   []uint32   // behind them
+	shared *sharedIDs // nil: it shares none
+	by     Method
 
 	hashed *kvstate.Hashed // beside ids, and apart from what the memory may forget while a request goes on
 
@@ -44,11 +46,16 @@ const maxProofs = 32
 const (
 	knownBytes = 500 + 24*maxProofs
 	cutBytes   = 100
+	idBytes    = 4
 )
 
-// bytes is about what it takes in memory.
+// bytes is about what it takes in memory, without the ids that it shares.
 func (k *known) bytes() int64 {
-	return knownBytes + int64(len(k.cuts)*cutBytes+4*len(k.prints)+12*len(k.turns)+len(k.tails)+(4+kvstate.HashedBytes)*len(k.ids))
+	own := k.count()
+	if k.shared != nil {
+		own = len(k.rest)
+	}
+	return knownBytes + int64(len(k.cuts)*cutBytes+4*len(k.prints)+12*len(k.turns)+len(k.tails)+idBytes*own+kvstate.HashedBytes*k.count())
 }
 
 // addProof adds a proof, or widens the one that says the same already.

@@ -28,7 +28,7 @@ const (
 type memory struct {
 	limit int64 // bytes
 
-	mu     sync.Mutex // guards what follows, and the proofs and links of known prompts
+	mu     sync.Mutex // guards what follows, and the proofs and links of known prompts, and where their tokens lie
 	index  map[uint64][]*known
 	rules  rules
 	newest *known
@@ -52,7 +52,8 @@ func newMemory(limit int64) *memory {
 
 // claim is what the memory says of a prompt: it begins with ids.
 type claim struct {
-	ids      []uint32
+	ids      []uint32 // the first n of by's
+	n        int
 	certain  int   // of ids, by proof; the rest is by a rule
 	cell     int32 // text that the claim is about
 	complete bool  // these are all
@@ -92,6 +93,7 @@ func (m *memory) recall(t *text) claim {
 	c := m.recallLocked(t)
 	if c.by != nil {
 		m.touchLocked(c.by)
+		m.evictLocked()
 	}
 	return c
 }
@@ -109,19 +111,22 @@ func (m *memory) recallLocked(t *text) claim {
 			}
 			k.asked = m.asks
 			looks++
-			if c := m.claimLocked(k, t); len(c.ids) > len(best.ids) {
+			if c := m.claimLocked(k, t); c.n > best.n {
 				best = c
 			}
 		}
 	}
+	if best.by != nil {
+		best.ids = m.firstLocked(best.by, best.n)
+	}
 	return best
 }
 
-// claimLocked is what one known prompt says of a text.
+// claimLocked is what one known prompt says of a text, without the tokens.
 func (m *memory) claimLocked(k *known, t *text) claim {
 	shared := t.common(k.prints)
 	if t.sum == k.sum && !t.partial && int(shared) == len(t.prints) && len(k.prints) == len(t.prints) {
-		return claim{ids: k.ids, certain: len(k.ids), cell: shared, complete: true, by: k}
+		return claim{n: k.count(), certain: k.count(), cell: shared, complete: true, by: k}
 	}
 	var c claim
 	likely := 0
@@ -143,15 +148,15 @@ func (m *memory) claimLocked(k *known, t *text) claim {
 	if int(shared) == len(k.prints) {
 		at := t.at(shared)
 		r := m.rules.of(t.family, at, 0)
-		if n := len(k.ids) - lookahead; r.holds() && n-r.short-k.slack() > likely {
+		if n := k.count() - lookahead; r.holds() && n-r.short-k.slack() > likely {
 			likely, c.rule, c.cell = n-r.short-k.slack(), r, shared
 		}
 	}
 	if likely <= c.certain {
 		c.rule = nil
 	}
-	if n := max(c.certain, likely); n > 0 {
-		c.ids, c.by = k.ids[:n:n], k
+	if c.n = max(c.certain, likely); c.n > 0 {
+		c.by = k
 	}
 	return c
 }

@@ -15,6 +15,11 @@ func (m *memory) insertLocked(k *known) {
 	m.pushLocked(k)
 	m.count++
 	m.bytes += k.bytes()
+	m.evictLocked()
+}
+
+// evictLocked drops those that were used least recently until there is room.
+func (m *memory) evictLocked() {
 	for m.bytes > m.limit && m.oldest != nil {
 		m.dropLocked(m.oldest)
 	}
@@ -36,6 +41,7 @@ func (m *memory) dropLocked(k *known) {
 	m.unlinkLocked(k)
 	m.count--
 	m.bytes -= k.bytes()
+	m.leaveLocked(k)
 }
 
 // touchLocked marks a prompt as used.

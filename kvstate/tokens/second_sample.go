@@ -50,6 +50,7 @@ func (m *memory) takeSecondSampleLocked(k *known) {
 			}
 		}
 		if best != nil {
+			m.shareLocked(k, best)
 			m.compareLocked(k, best, most)
 			return
 		}
@@ -59,7 +60,7 @@ func (m *memory) takeSecondSampleLocked(k *known) {
 // compareLocked draws what can be drawn from a pair: the new prompt k and an old one
 // share the first cells of their texts.
 func (m *memory) compareLocked(k, old *known, cell int32) {
-	n := shared(k.ids, old.ids)
+	n := old.leadingIn(k.ids)
 	echo := newEcho(k.turns)
 	m.inheritLocked(k, old, cell, n, echo)
 	mine, its := k.at(cell), old.at(cell)
@@ -109,7 +110,7 @@ func (m *memory) inheritLocked(k, old *known, cell int32, n int, echo echo) {
 
 // extendLocked handles a prompt that goes on where the old one ended.
 func (m *memory) extendLocked(k, old *known, at place, n int, echo echo) {
-	short := len(old.ids) - n
+	short := old.count() - n
 	full := short <= maxShort
 	further := int(at.cell) < len(k.prints) || k.open
 	if further && !full {
