@@ -147,7 +147,7 @@ func (p *prefix) promptTokens() int {
 	if p == nil || !p.tokens.Complete {
 		return 0
 	}
-	return len(p.tokens.IDs)
+	return p.tokens.Count()
 }
 
 // isClaimed reports whether the tokens are what the gateway says that an engine makes of the

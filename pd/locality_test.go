@@ -96,9 +96,9 @@ func TestLocality_WhatIsComputedIsKnownByTextBeyondTheKnownTokens(t *testing.T) 
 }
 
 // Once a server has computed a prompt, and its legs are sent, neither what was predicted nor the request keeps the
-// chunks of its text, 6 KB of 200, for as long as its stream goes on, nor the request what its servers held. What was
-// computed is not taken back.
-func TestLocality_AnOpenStreamKeepsNoChunksOfItsText(t *testing.T) {
+// chunks of its text, 6 KB of 200, for as long as its stream goes on, nor the request its ids, 200 KB, and what its servers
+// held. What was computed is not taken back.
+func TestLocality_AnOpenStreamKeepsNothingOfItsPrompt(t *testing.T) {
 	prompt := testPrompt(6400)
 	f := newTestFleet(t, 2, prompt)
 	s := f.Fleet.Servers()
@@ -121,8 +121,11 @@ func TestLocality_AnOpenStreamKeepsNoChunksOfItsText(t *testing.T) {
 		t.Fatal("nothing was looked up")
 	}
 	st.dropText()
-	if p := st.bind.prefix; p.text != nil || p.tokens.Text != nil || len(p.tokens.IDs) == 0 {
-		t.Error("the request keeps them, or not its ids:", p.text, p.tokens.Text, len(p.tokens.IDs))
+	if p := st.bind.prefix; p.text != nil || p.tokens.Text != nil || p.tokens.IDs != nil || p.tokens.Hashed != nil {
+		t.Error("the request keeps them, or its ids:", p.text, p.tokens.Text, len(p.tokens.IDs))
+	}
+	if got := st.bind.prefix.tokens.Count(); got != len(prompt) {
+		t.Errorf("%d tokens of %d are said to be known", got, len(prompt))
 	}
 	if n := len(st.bind.prefix.hits.Chain().Hashes); n > 0 {
 		t.Errorf("the request keeps %d hashes of its blocks", n)

@@ -20,7 +20,7 @@ func (p *prefix) knowledge() decision.Prompt {
 	if p.length > 0 { // of another prompt's blocks, or of another replica's request
 		return decision.Prompt{Tokens: p.length}
 	}
-	return decision.Prompt{By: p.tokens.By, Tokens: len(p.tokens.IDs), Whole: p.tokens.Complete, Unknown: p.unknown, Guessed: len(p.tokens.Chunks) > 0}
+	return decision.Prompt{By: p.tokens.By, Tokens: p.tokens.Count(), Whole: p.tokens.Complete, Unknown: p.unknown, Guessed: len(p.tokens.Chunks) > 0}
 }
 
 // measureUsage keeps what the engines counted, when the answer has come to its end.

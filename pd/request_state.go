@@ -191,8 +191,9 @@ func (st *requestState) dropText() {
 	}
 	if p := st.bind.prefix; p != nil {
 		p.prompt.Body, p.prompt.Long = nil, nil
-		if len(p.tokens.IDs) > 0 { // by which what is left of a stream that breaks is placed
+		if len(p.tokens.IDs) > 0 {
 			p.text, p.tokens.Text = nil, nil
+			p.tokens.DropIDs() // what is left of a stream that breaks is placed by the ids of its continuation
 		}
 		if !st.teachesStore() {
 			p.hits = kvstate.Hits{}

@@ -100,7 +100,7 @@ func (s *Source) Counted(api API, said *Tokens, count int) (right bool) {
 	if said.Chunks != nil || count <= 0 {
 		return true
 	}
-	whole, n, by := said.Complete, len(said.IDs), said.By
+	whole, n, by := said.Complete, said.Count(), said.By
 	if !whole && said.Later != nil {
 		if later, ok := said.Later.Tokens(); ok {
 			whole, n, by = true, len(later.IDs), later.By

@@ -46,6 +46,9 @@ func TestClaims_AWrongTranslationIsNotUsedThereAnyMore(t *testing.T) {
 		if !s.Counted(Messages, &said, 3) {
 			t.Error("3 tokens are not 3")
 		}
+		if said.DropIDs(); said.IDs != nil || said.Count() != 3 {
+			t.Errorf("without its ids it is %+v", said)
+		}
 		if s.Counted(Messages, &said, 4) {
 			t.Error("3 tokens are 4")
 		}

@@ -100,7 +100,14 @@ type Tokens struct {
 	Later *Later
 
 	context, root uint64 // of the prompt
+	dropped       int    // of IDs, where they were let go of
 }
+
+// Count is how many leading tokens of the prompt are known, or were before DropIDs.
+func (k *Tokens) Count() int { return max(len(k.IDs), k.dropped) }
+
+// DropIDs lets go of the ids, four bytes each. What engines count in the prompt can still be held against them.
+func (k *Tokens) DropIDs() { k.dropped, k.IDs, k.Hashed = k.Count(), nil, nil }
 
 // Medium is one image or the like: Length place-holder tokens from Offset on.
 type Medium struct {
