@@ -40,6 +40,10 @@ func BenchmarkCounted(b *testing.B) {
 		pair[0].answerWithIDs = prefillAnswer(countedTokens, promptIDs(countedTokens, ""), "")
 		count(b, knowTokens(b), pair...)
 	})
+	b.Run("many", func(b *testing.B) { // a pair of NIXL, of 64 servers of each role
+		pair := nixlPair(olderVLLM, prefillAnswer(countedTokens, "", ""), `"remote_request_id":`, wholeAnswer)
+		countAmong(b, 64, pair)
+	})
 	b.Run("event", func(b *testing.B) { // of a stream, each of which comes when the client has read the one before
 		countEvents(b)
 	})
@@ -70,6 +74,20 @@ func BenchmarkCounted(b *testing.B) {
 // count counts a request of 4 KB that these engines answer. before changes a gateway before it serves; nil: nothing.
 func count(b *testing.B, before func(*Server), engines ...countedEngine) {
 	countRequest(b, before, chatOf(270, ""), engines...)
+}
+
+// countAmong counts a request of 4 KB before so many servers of each of these engines. Nearly all of them have a connection
+// before it begins.
+func countAmong(b *testing.B, servers int, engines []countedEngine) {
+	for i := range engines {
+		engines[i].servers = servers
+	}
+	g, conn := startCounting(b, nil, engines...)
+	defer g.decide()()
+	request := g.raw(chatOf(270, ""))
+	askOften(b, g.dial(), request, 4*servers)
+	b.ResetTimer()
+	askOften(b, conn, request, b.N)
 }
 
 // countLong counts a stream behind a prompt of 220 KB.
@@ -125,7 +143,9 @@ func startCounting(b *testing.B, before func(*Server), engines ...countedEngine)
 	b.Cleanup(transport.CloseIdleConnections)
 	var specs []pools.Spec
 	for _, e := range engines {
-		specs = append(specs, pools.Spec{URL: e.serve(b), Role: e.role, Connector: e.connector})
+		for _, url := range e.serve(b) {
+			specs = append(specs, pools.Spec{URL: url, Role: e.role, Connector: e.connector})
+		}
 	}
 	g = run(b, of, transport.RoundTrip, specs...)
 	return g, g.dial()
@@ -149,6 +169,7 @@ func knowTokens(b *testing.B) func(*Server) {
 // countedEngine answers all requests alike, and probes by its pages.
 type countedEngine struct {
 	role          pools.Role
+	servers       int // which it is, at loopback addresses of their own; 0: one
 	connector     string
 	pages         map[string]string // by path
 	wants         string            // in each request: without it the gateway does not do what is to be counted
@@ -222,9 +243,13 @@ func sglangPages(mode string) map[string]string {
 	}
 }
 
-// serve returns its URL.
-func (e *countedEngine) serve(b *testing.B) string {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+// serve returns the URLs of its servers.
+func (e *countedEngine) serve(b *testing.B) (urls []string) {
+	address := "127.0.0.1:0"
+	if e.servers > 0 {
+		address = "0.0.0.0:0"
+	}
+	listener, err := net.Listen("tcp4", address)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -261,7 +286,13 @@ func (e *countedEngine) serve(b *testing.B) string {
 			}()
 		}
 	}()
-	return "http://" + listener.Addr().String()
+	if e.servers == 0 {
+		return []string{"http://" + listener.Addr().String()}
+	}
+	for i := range e.servers {
+		urls = append(urls, fmt.Sprintf("http://127.0.1.%d:%d", i, listener.Addr().(*net.TCPAddr).Port))
+	}
+	return urls
 }
 
 // stream writes an event whenever one is due, and returns the end of the stream.
