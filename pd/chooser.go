@@ -90,7 +90,7 @@ func (ch *Chooser) claimFor(r *bindRequest, v *snapshot, chosen cost.Alternative
 			b.undo()
 		}
 	}()
-	ch.recordBinding(r, v, b, demand, now)
+	ch.recordBinding(r, v, b, demand, ch.Cost.Review(demand, &v.candidates, &b.chosen), now)
 	recorded = true
 	return b, ""
 }
@@ -203,9 +203,8 @@ func (ch *Chooser) homeAfter(r *bindRequest, chosen *cost.Alternative, now time.
 	return home
 }
 
-// recordBinding notes why a request's servers were chosen, and counts it. It keeps the snapshot's candidates where they
-// are few.
-func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, demand cost.Demand, now time.Time) {
+// recordBinding notes why a request's servers were chosen, and counts it. It keeps the candidates of the review.
+func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, demand cost.Demand, review cost.Review, now time.Time) {
 	ch.deadlineProbes.Observe(r.base, now)
 	ch.recordHits(b, v)
 	own, _ := r.turns()
@@ -213,18 +212,17 @@ func (ch *Chooser) recordBinding(r *bindRequest, v *snapshot, b *binding, demand
 	ch.sessions.Observe(r.session(), home, now)
 	ch.turns.Observe(own, home, now)
 	b.reason = r.aloneReason(v, b.chosen)
-	few, alone, mayBeAlone := ch.Cost.Review(demand, &v.candidates, &b.chosen)
 	if b.chosen.Prefill == "" {
 		ch.Metrics.aggregated.WithLabelValues(b.reason).Inc()
-	} else if mayBeAlone {
-		b.aggregated = alone.Terms
+	} else if review.MayBeAlone {
+		b.aggregated = review.Alone.Terms
 	}
 	mismatch := ""
 	if b.reason == decision.NoPair {
 		mismatch = v.pairMismatch(r.base)
 	}
 	b.choice = decision.Choice{
-		Demand: demand, Prompt: r.prefix.knowledge(), Candidates: few, Chosen: b.chosen, Reason: b.reason, Mismatch: mismatch,
+		Demand: demand, Prompt: r.prefix.knowledge(), Candidates: review.Few, Chosen: b.chosen, Reason: b.reason, Mismatch: mismatch,
 		Panic: v.ignoreBreakers || v.prefillPanic || v.decodePanic,
 	}
 }

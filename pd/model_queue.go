@@ -379,7 +379,7 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 			seen.candidates = seen.candidates.Clone(&b.candidates)
 		}
 		seen.candidates.RecordOrder(&q.servers, &b.candidates)
-		q.d.ch.recordBinding(w.request, &seen, b, demand, now)
+		q.d.ch.recordBinding(w.request, &seen, b, demand, q.review(w, &seen.candidates, &b.chosen, demand), now)
 	}
 	if len(q.waiting) > 0 && w.request.begun == nil {
 		q.d.observeWait(w, max(w.predictedWait, q.order.Overtaken(&w.ticket)), now.Sub(w.entered)+chosen.Terms.Queue)
@@ -390,6 +390,14 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 	q.updateLoad(turn.Pair, now)
 	q.outdateSharers(w.request, b, turn.Pair.Prefill)
 	return true
+}
+
+// review reviews the choice of a request. One that came alone has just been priced; q.servers is of no use behind that.
+func (q *modelQueue) review(w *waiter, among *cost.Candidates, chosen *cost.Alternative, demand cost.Demand) cost.Review {
+	if len(q.waiting) > 0 {
+		return q.d.ch.Cost.Review(demand, among, chosen)
+	}
+	return among.Review(&q.servers, &w.ticket, chosen)
 }
 
 // late reports whether it is too late for a request whose turn it is. One that comes in

@@ -97,7 +97,7 @@ func (m *Model) Choose(r Demand, f *Candidates, tie func(n int) int) (best Alter
 	defer pricings.Put(w)
 	w.put(m, r, f)
 	w.servers.Start = order.Pair{Prefill: tie(max(len(f.Prefill), 1)), Decode: tie(max(len(f.Decode), 1))}
-	price := w.arrivalPrice()
+	price := arrivalPrice(&w.servers, &w.ticket)
 	if m.Rule != "" && m.Rule != Joint {
 		pair, ok := m.Rule.pick(&w.servers, &w.ticket, m.nextTurn(), func() float64 { return float64(tie(1<<20)) / (1 << 20) })
 		if !ok {
@@ -111,16 +111,6 @@ func (m *Model) Choose(r Demand, f *Candidates, tie func(n int) int) (best Alter
 	}
 	pair = f.Settle(&w.servers, &w.ticket, r.Home, pair, price)
 	return f.Alternative(&w.servers, &w.ticket, pair, price), true
-}
-
-// aggregated is the cheapest way to have decode alone run a request, false if there is none.
-func (w *pricing) aggregated(f *Candidates) (best Alternative, found bool) {
-	w.servers.Start = order.Pair{}
-	pair, cost := w.servers.BestAggregated(&w.ticket, math.Inf(1))
-	if math.IsInf(cost, 1) {
-		return Alternative{}, false
-	}
-	return f.Alternative(&w.servers, &w.ticket, pair, w.arrivalPrice()), true
 }
 
 // nextTurn counts the choices of a rule that takes servers by turns.
@@ -168,7 +158,7 @@ func (m *Model) PricePair(r Demand, f *Candidates, prefill, decode string) (Alte
 	if !w.servers.Possible(&w.ticket, pair) {
 		return Alternative{}, false
 	}
-	return f.Alternative(&w.servers, &w.ticket, pair, w.arrivalPrice()), true
+	return f.Alternative(&w.servers, &w.ticket, pair, arrivalPrice(&w.servers, &w.ticket)), true
 }
 
 // DecodeAlternatives prices the request on each decode server with one prefill server, or alone
@@ -183,7 +173,7 @@ func (m *Model) DecodeAlternatives(r Demand, f *Candidates, prefill string) []Al
 	w := pricings.Get().(*pricing)
 	defer pricings.Put(w)
 	w.put(m, r, f)
-	price := w.arrivalPrice()
+	price := arrivalPrice(&w.servers, &w.ticket)
 	all := make([]Alternative, 0, len(f.Decode))
 	for d := range f.Decode {
 		if pair := (order.Pair{Prefill: from, Decode: d}); w.servers.Possible(&w.ticket, pair) {

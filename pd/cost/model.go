@@ -330,11 +330,10 @@ func (c *Candidate) stepWithOneMore() float64 {
 
 // arrivalPrice is what a second of prefill costs requests that wait in the servers' own
 // queues, and one that is yet to come.
-func (w *pricing) arrivalPrice() float64 {
-	s := &w.servers
+func arrivalPrice(s *order.Servers, t *order.Ticket) float64 {
 	waiting := 0
 	for i := range s.Prefill {
 		waiting += max(0, s.Prefill[i].Queued-1)
 	}
-	return w.ticket.Weights.Price(float64(waiting) / float64(max(len(s.Prefill), 1)))
+	return t.Weights.Price(float64(waiting) / float64(max(len(s.Prefill), 1)))
 }

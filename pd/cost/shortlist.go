@@ -1,6 +1,7 @@
 package cost
 
 import (
+	"math"
 	"slices"
 
 	"github.com/tandem-gateway/tandem/pd/order"
@@ -39,24 +40,45 @@ func (f *Candidates) Count() (prefills, decodes int) {
 // AreFew reports whether a shortlist of the servers is they themselves.
 func (f *Candidates) AreFew() bool { return len(f.Prefill) <= Listed && len(f.Decode) <= Listed }
 
-// Review is what is remembered of a choice: its servers, in a shortlist, and the cheapest way to have decode alone run the
-// request, which a pair is compared with; false where that was chosen, or there is none.
-func (m *Model) Review(r Demand, f *Candidates, chosen *Alternative) (few Candidates, alone Alternative, mayBeAlone bool) {
+// Review is what is remembered of a choice.
+type Review struct {
+	Few        Candidates  // its servers, in a shortlist
+	Alone      Alternative // the cheapest way to have decode alone run the request, which a pair is compared with,
+	MayBeAlone bool        // false where that was chosen, or there is none
+}
+
+// Review reviews a choice.
+func (m *Model) Review(r Demand, f *Candidates, chosen *Alternative) Review {
 	if chosen.Prefill == "" && f.AreFew() {
-		return *f, Alternative{}, false
+		return Review{Few: *f} // without prices
 	}
 	w := pricings.Get().(*pricing)
 	defer pricings.Put(w)
 	w.put(m, r, f)
-	if chosen.Prefill != "" {
-		alone, mayBeAlone = w.aggregated(f)
+	return f.Review(&w.servers, &w.ticket, chosen)
+}
+
+// Review reviews the choice of a request that is priced on the servers already, as it would be bound at once (Ungate).
+func (f *Candidates) Review(s *order.Servers, t *order.Ticket, chosen *Alternative) Review {
+	if chosen.Prefill == "" && f.AreFew() {
+		return Review{Few: *f}
 	}
-	return w.shortlist(f, chosen), alone, mayBeAlone
+	s.Ungate()
+	alone, cost := s.BestAggregated(t, math.Inf(1))
+	if math.IsInf(cost, 1) {
+		return Review{Few: f.shortlist(s, t, chosen, order.Aggregated)}
+	}
+	few := f.shortlist(s, t, chosen, alone.Decode)
+	if chosen.Prefill == "" {
+		return Review{Few: few}
+	}
+	return Review{Few: few, Alone: f.Alternative(s, t, alone, arrivalPrice(s, t)), MayBeAlone: true}
 }
 
 // shortlist is the servers on which a choice was likeliest to fall, at most Listed of each role, the chosen ones among
-// them: a copy, or all where they are few. Priced again, an alternative costs among them what it cost among all.
-func (w *pricing) shortlist(f *Candidates, chosen *Alternative) Candidates {
+// them, and the decode server that is best alone, order.Aggregated if there is none: a copy, or all where they are few.
+// Priced again, an alternative costs among them what it cost among all.
+func (f *Candidates) shortlist(s *order.Servers, t *order.Ticket, chosen *Alternative, alone int) Candidates {
 	if f.AreFew() {
 		return *f
 	}
@@ -64,8 +86,8 @@ func (w *pricing) shortlist(f *Candidates, chosen *Alternative) Candidates {
 	if chosen.Prefill != "" {
 		pair.Prefill = IndexOf(f.Prefill, chosen.Prefill)
 	}
-	few := f.part(w.servers.Cheapest(&w.ticket, pair, chosen.Price, Listed))
-	few.Whole = &Whole{Prefills: len(f.Prefill), Decodes: len(f.Decode), Reference: f.reference, Step: f.meanStep(&w.servers), Groups: f.groups()}
+	few := f.part(s.Cheapest(t, pair, alone, chosen.Price, Listed))
+	few.Whole = &Whole{Prefills: len(f.Prefill), Decodes: len(f.Decode), Reference: f.reference, Step: f.meanStep(s), Groups: f.groups()}
 	return few
 }
 

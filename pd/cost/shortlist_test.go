@@ -3,8 +3,11 @@ package cost
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"testing"
 	"time"
+
+	"github.com/tandem-gateway/tandem/pd/order"
 )
 
 // randomFleet is a large fleet whose servers differ in all that prices depend on; some step together, some do both, and
@@ -29,8 +32,8 @@ func randomFleet(rng *rand.Rand) *Candidates {
 
 // aggregated is the cheapest way to have decode alone run a request.
 func aggregated(m *Model, r Demand, f *Candidates) (Alternative, bool) {
-	_, alone, mayBeAlone := m.Review(r, f, &Alternative{Prefill: "another way"})
-	return alone, mayBeAlone
+	review := m.Review(r, f, &Alternative{Prefill: "another way"})
+	return review.Alone, review.MayBeAlone
 }
 
 // A shortlist has the chosen servers, and the others that the choice was likeliest to fall on; and what is priced again
@@ -47,7 +50,7 @@ func TestShortlist_IsPricedAsAllAre(t *testing.T) {
 			continue
 		}
 		chosen := all[rng.IntN(len(all))] // as a turn, or a tie, may have it
-		few, _, _ := m.Review(r, f, &chosen)
+		few := m.Review(r, f, &chosen).Few
 		if len(few.Prefill) > Listed || len(few.Decode) > Listed {
 			t.Fatalf("%d and %d servers are listed", len(few.Prefill), len(few.Decode))
 		}
@@ -83,6 +86,36 @@ func TestShortlist_IsPricedAsAllAre(t *testing.T) {
 	}
 }
 
+// A request that came alone, and was priced for its turn, is not priced again for the review of its choice.
+func TestReview_IsTheSameOfWhatIsPricedAlready(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	m := Default()
+	for n := range 200 {
+		f := randomFleet(rng)
+		f.Awaiting = nil
+		for i := range f.Prefill {
+			f.Prefill[i].Rest, f.Prefill[i].Cached.Pending = time.Duration(rng.IntN(3e8)), 2*WorthFollowing*rng.IntN(2)
+			f.Decode[i].KVFree, f.Decode[i].KVKnown = rng.IntN(20_000), true
+		}
+		r := Demand{PromptTokens: 200 + rng.IntN(8000), OutputTokens: 1 + rng.IntN(500), TTFT: time.Duration(rng.IntN(2)) * time.Second, Waited: time.Millisecond}
+		var servers order.Servers
+		ticket := order.Ticket{Arrived: time.Second}
+		m.PriceServers(f, &servers)
+		servers.Gate, servers.Now, servers.Start = true, ticket.Arrived+r.Waited, order.Pair{Prefill: rng.IntN(len(f.Prefill)), Decode: rng.IntN(len(f.Decode))}
+		m.PriceRequest(r, f, &ticket)
+		turn, ok := order.New(order.DefaultConfig()).NextAlone(&ticket, &servers)
+		if !ok {
+			continue
+		}
+		f.RecordOrder(&servers, new(Room))
+		chosen := f.Alternative(&servers, &ticket, turn.Pair, turn.Price)
+		want := m.Review(r, f, &chosen)
+		if got := f.Review(&servers, &ticket, &chosen); !reflect.DeepEqual(got, want) {
+			t.Fatalf("fleet %d: %+v, priced again %+v", n, got, want)
+		}
+	}
+}
+
 // The servers next to the best are listed, whatever else there is.
 func TestShortlist_HasTheCheapest(t *testing.T) {
 	f, m := largeFleet(64), Default()
@@ -93,7 +126,7 @@ func TestShortlist_HasTheCheapest(t *testing.T) {
 	}
 	r := Demand{PromptTokens: 4000, OutputTokens: 100}
 	chosen, _ := m.Choose(r, f, rand.New(rand.NewPCG(1, 2)).IntN)
-	few, _, _ := m.Review(r, f, &chosen)
+	few := m.Review(r, f, &chosen).Few
 	for i := range 5 {
 		id := fmt.Sprintf("10.0.0.%d:8000", 10*i+7)
 		if IndexOf(few.Prefill, id) < 0 || IndexOf(few.Decode, id) < 0 {

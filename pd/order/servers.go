@@ -31,6 +31,14 @@ type Servers struct {
 	Renew func(*Ticket)
 }
 
+// Ungate makes the servers those of a request that is bound at once: without a Gate, and without what only an Order knows.
+func (s *Servers) Ungate() {
+	s.Gate, s.Start = false, Pair{}
+	for p := range s.Prefill {
+		s.Prefill[p].rest = 0
+	}
+}
+
 // PrefillState is one prefill server.
 type PrefillState struct {
 	Ahead float64 // seconds of work before another prompt, prompts of the same engine step included

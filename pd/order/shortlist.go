@@ -6,9 +6,9 @@ import (
 )
 
 // Cheapest returns the numbers, in their order, of at most so many prefill and decode servers: those that cost a request
-// least, a pair's own among them. Decode servers are compared by what they cost behind the prefill server of the pair,
-// where it has one; one is that which would compute the prompt at the least cost.
-func (s *Servers) Cheapest(t *Ticket, pair Pair, price float64, most int) (prefills, decodes []int) {
+// least, a pair's own among them, and the decode server that is best alone, Aggregated if there is none. Decode servers are
+// compared by what they cost behind the prefill server of the pair, where it has one.
+func (s *Servers) Cheapest(t *Ticket, pair Pair, alone int, price float64, most int) (prefills, decodes []int) {
 	prefills = cheapest(len(s.Prefill), most, func(p int) float64 {
 		switch {
 		case p == pair.Prefill:
@@ -20,10 +20,6 @@ func (s *Servers) Cheapest(t *Ticket, pair Pair, price float64, most int) (prefi
 		_, half := s.prefillSide(t, p, &on, price)
 		return half
 	})
-	alone := Aggregated
-	if best, cost := s.BestAggregated(t, math.Inf(1)); !math.IsInf(cost, 1) {
-		alone = best.Decode
-	}
 	var on prefillCost
 	if pair.Prefill != Aggregated {
 		on = t.pricedOn(pair.Prefill, price)
