@@ -20,11 +20,13 @@ func JudgeByPeers(f *Candidates) {
 			step.add(&c.Step, c.StepKnown, c.StepError)
 		}
 	}
+	prefill.average()
+	step.average()
 	for _, servers := range [][]Candidate{f.Prefill, f.Decode} {
 		for i := range servers {
 			c := &servers[i]
-			c.Prefill = prefill.judge(c.Prefill, c.PrefillKnown, c.PrefillError)
-			c.Step = step.judge(c.Step, c.StepKnown, c.StepError)
+			prefill.judge(&c.Prefill, c.PrefillKnown, c.PrefillError)
+			step.judge(&c.Step, c.StepKnown, c.StepError)
 		}
 	}
 }
@@ -51,9 +53,16 @@ type peers struct {
 	sum     curve.Curve
 	known   float64
 	squares float64 // of the errors of what was added, as parts of the sum
+
+	mean  curve.Curve // by average, as what follows
+	usual [2]float64  // what the works take by it
+	noise float64     // the square of its error, as a part of it
 }
 
 func (p *peers) add(c *curve.Curve, known, stdErr float64) {
+	if known == 0 { // half of all: decode servers compute few prompts, and prefill servers make no steps
+		return
+	}
 	for i := range c {
 		p.sum[i] += known * c[i]
 	}
@@ -61,35 +70,50 @@ func (p *peers) add(c *curve.Curve, known, stdErr float64) {
 	p.squares += known * stdErr * known * stdErr
 }
 
-// judge is what to believe of a server: its own curve as far as that is known and differs from
+// average works out the mean once all are added.
+func (p *peers) average() {
+	if p.known == 0 {
+		return
+	}
+	for i := range p.mean {
+		p.mean[i] = p.sum[i] / p.known
+	}
+	for i := range p.works {
+		p.usual[i] = p.works[i].On(&p.mean)
+	}
+	p.noise = p.squares / (p.known * p.known)
+}
+
+// judge makes a server's own curve what to believe of it: that as far as it is known and differs from
 // its peers' by more than chance, theirs for the rest. Where no server has shown anything it is
 // the prior.
-func (p *peers) judge(own curve.Curve, known, stdErr float64) curve.Curve {
-	if p.known == 0 {
-		return own
+func (p *peers) judge(own *curve.Curve, known, stdErr float64) {
+	switch {
+	case p.known == 0:
+		return
+	case known == 0:
+		for i := range own {
+			own[i] = untried * p.mean[i]
+		}
+		return
 	}
-	mean := p.sum
-	for i := range mean {
-		mean[i] /= p.known
-	}
-	differs := p.differs(&own, &mean, stdErr)
+	differs := p.differs(own, stdErr)
 	for i := range own {
-		own[i] = known*(differs*own[i]+(1-differs)*mean[i]) + (1-known)*untried*mean[i]
+		own[i] = known*(differs*own[i]+(1-differs)*p.mean[i]) + (1-known)*untried*p.mean[i]
 	}
-	return own
 }
 
 // differs is how much of the difference between a server's curve and the mean is believed, 0..1:
 // none of what is within chance, nearly all of what is several times as much (James and Stein's
 // estimate, its positive part).
-func (p *peers) differs(own, mean *curve.Curve, stdErr float64) float64 {
-	noise := stdErr*stdErr + p.squares/(p.known*p.known)
+func (p *peers) differs(own *curve.Curve, stdErr float64) float64 {
+	noise := stdErr*stdErr + p.noise
 	if noise == 0 {
 		return 1
 	}
 	difference := 0.0
-	for i := range p.works {
-		if usual := p.works[i].On(mean); usual > 0 {
+	for i, usual := range p.usual {
+		if usual > 0 {
 			by := p.works[i].On(own)/usual - 1
 			difference += by * by / float64(len(p.works))
 		}
