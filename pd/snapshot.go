@@ -81,13 +81,11 @@ func (sn *Snapshotter) retakeSnapshot(v *snapshot, known *knownServers, model, b
 		v.pulls = v.pulls || k.facts.pulls
 		if s.Role.Serves(pools.Prefill) {
 			v.prefill, v.prefillFacts = append(v.prefill, s), append(v.prefillFacts, k.facts)
-			v.candidates.Prefill = append(v.candidates.Prefill, k.candidate)
-			v.candidates.Prefill[len(v.candidates.Prefill)-1].Excluded = prefills.add(&k.legs[0], now)
+			v.candidates.Prefill = appendCandidate(v.candidates.Prefill, &k.candidate, prefills.add(&k.legs[0], now))
 		}
 		if s.Role.Serves(pools.Decode) {
 			v.decode, v.decodeFacts = append(v.decode, s), append(v.decodeFacts, k.facts)
-			v.candidates.Decode = append(v.candidates.Decode, k.candidate)
-			v.candidates.Decode[len(v.candidates.Decode)-1].Excluded = decodes.add(&k.legs[1], now)
+			v.candidates.Decode = appendCandidate(v.candidates.Decode, &k.candidate, decodes.add(&k.legs[1], now))
 		}
 	}
 	v.usablePrefill, v.prefillPanic = sn.leaveOutUnusable(v.usablePrefill, v.prefill, v.candidates.Prefill, &prefills, model, pools.Prefill, now)
@@ -113,6 +111,15 @@ func roomFor[T any](list []T, all []*pools.Server, role pools.Role) []T {
 		}
 	}
 	return make([]T, 0, n)
+}
+
+// appendCandidate appends a copy of a candidate. append itself would copy it twice, first to where its argument lies.
+func appendCandidate(list []cost.Candidate, c *cost.Candidate, excluded bool) []cost.Candidate {
+	list = slices.Grow(list, 1)[:len(list)+1]
+	last := &list[len(list)-1]
+	*last = *c
+	last.Excluded = excluded
+	return list
 }
 
 // standings are what is known of the servers of a role by themselves: whether they may be chosen.
