@@ -20,16 +20,21 @@ func (o *Order) bestFree(t *Ticket, s *Servers) (Pair, float64) {
 // bestFreePair is bestFree of those with a prefill server.
 func (o *Order) bestFreePair(t *Ticket, s *Servers) (pair Pair, least float64) {
 	price := o.price(t)
-	least, decoding := o.boundFree(t, s, price)
+	bound := o.boundFree(t, s, price)
+	least = bound.least
 	found := false
 	for _, p := range o.free {
 		if t.awaitsRest(p, &s.Prefill[p]) {
 			continue
 		}
-		if _, half := s.prefillSide(t, p, t.on(p), price); half+t.on(p).leastTransfer+decoding >= least {
+		if _, half := s.prefillSide(t, p, t.on(p), price); half+t.on(p).leastTransfer+bound.decoding >= least {
 			continue
 		}
-		if d, cost := s.bestFrom(t, p, t.on(p), price, least); cost < least {
+		d, cost := bound.best.Decode, bound.cost
+		if p != bound.best.Prefill {
+			d, cost = s.bestFrom(t, p, t.on(p), price, least)
+		}
+		if cost < least {
 			pair, least, o.decode, found = Pair{p, d}, cost, d, true
 		}
 	}
@@ -43,24 +48,31 @@ func (o *Order) bestFreePair(t *Ticket, s *Servers) (pair Pair, least float64) {
 // of the servers each one that is cheaper than those before it would be looked at with all decode servers.
 const manyFree = 4
 
-// boundFree is a little more than what the best free pair costs, by the best one of the cheapest prefill server, and less
-// than what any decode server costs behind the transfer. Of few servers the first says nothing.
-func (o *Order) boundFree(t *Ticket, s *Servers, price float64) (least, decoding float64) {
-	least, decoding = math.Inf(1), o.fastestDecode.leastCost(t)
+// freeBound bounds the search for the best free pair.
+type freeBound struct {
+	least    float64 // a little more than the best pair costs
+	decoding float64 // less than any decode server costs behind the transfer
+	best     Pair    // the best of the prefill server that is cheapest before the transfer; its Prefill is Aggregated where none was looked for
+	cost     float64 // of best
+}
+
+// boundFree bounds the search by the best pair of the cheapest prefill server. Of few servers the first says nothing.
+func (o *Order) boundFree(t *Ticket, s *Servers, price float64) freeBound {
+	bound := freeBound{least: math.Inf(1), decoding: o.fastestDecode.leastCost(t), best: Pair{Aggregated, -1}}
 	if len(o.free) < manyFree {
-		return least, decoding
+		return bound
 	}
-	cheapest := -1
+	cheapest, least := -1, math.Inf(1)
 	for _, p := range o.free {
 		if _, half := s.prefillSide(t, p, t.on(p), price); half+t.on(p).leastTransfer < least && !t.awaitsRest(p, &s.Prefill[p]) {
 			cheapest, least = p, half+t.on(p).leastTransfer
 		}
 	}
 	if cheapest < 0 {
-		return math.Inf(1), decoding
+		return bound
 	}
-	_, cost := s.bestFrom(t, cheapest, t.on(cheapest), price, math.Inf(1))
-	return cost + rounding, max(decoding, s.leastDecoding(t)-rounding)
+	d, cost := s.bestFrom(t, cheapest, t.on(cheapest), price, math.Inf(1))
+	return freeBound{cost + rounding, max(bound.decoding, s.leastDecoding(t)-rounding), Pair{cheapest, d}, cost}
 }
 
 // leastAggregated is less than any decode server costs a request that it computes the prompt of.
