@@ -39,6 +39,7 @@ type modelQueue struct {
 	servers   order.Servers
 	scratch   []*order.Ticket // some that wait
 	spare     order.Ticket    // its slices are memory for the next request that comes
+	reviewed  order.Ticket    // of the last request that waited, for the review of its choice
 	repriced  time.Time       // when stale prices were renewed last
 	forecast  time.Time       // when it was last forecast which of those that wait do so in vain
 	predicted []*prediction   // of requests that went, and that may not have entered them yet
@@ -392,12 +393,16 @@ func (q *modelQueue) claimTurn(w *waiter, turn order.Turn, now time.Time) (gone 
 	return true
 }
 
-// review reviews the choice of a request. One that came alone has just been priced; q.servers is of no use behind that.
+// review reviews the choice of a request by q.servers, which are of no use behind that. One that came alone has just been
+// priced, one that waited not always.
 func (q *modelQueue) review(w *waiter, among *cost.Candidates, chosen *cost.Alternative, demand cost.Demand) cost.Review {
+	t := &w.ticket
 	if len(q.waiting) > 0 {
-		return q.d.ch.Cost.Review(demand, among, chosen)
+		t = &q.reviewed
+		t.Arrived = w.ticket.Arrived
+		q.d.ch.Cost.PriceRequest(demand, among, t)
 	}
-	return among.Review(&q.servers, &w.ticket, chosen)
+	return among.Review(&q.servers, t, chosen)
 }
 
 // late reports whether it is too late for a request whose turn it is. One that comes in

@@ -64,6 +64,9 @@ func (f *Candidates) Review(s *order.Servers, t *order.Ticket, chosen *Alternati
 		return Review{Few: *f}
 	}
 	s.Ungate()
+	for d := range f.Decode {
+		s.Decode[d].Excluded = f.Decode[d].Excluded // the order may have kept one for another request
+	}
 	alone, cost := s.BestAggregated(t, math.Inf(1))
 	if math.IsInf(cost, 1) {
 		return Review{Few: f.shortlist(s, t, chosen, order.Aggregated)}

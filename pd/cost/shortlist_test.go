@@ -86,7 +86,8 @@ func TestShortlist_IsPricedAsAllAre(t *testing.T) {
 	}
 }
 
-// A request that came alone, and was priced for its turn, is not priced again for the review of its choice.
+// What servers cost any request, and where it came alone what they cost just this one, is not worked out again for the
+// review of its choice.
 func TestReview_IsTheSameOfWhatIsPricedAlready(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	m := Default()
@@ -108,6 +109,7 @@ func TestReview_IsTheSameOfWhatIsPricedAlready(t *testing.T) {
 			continue
 		}
 		f.RecordOrder(&servers, new(Room))
+		servers.Decode[rng.IntN(len(f.Decode))].Excluded = true // an order keeps it for another request
 		chosen := f.Alternative(&servers, &ticket, turn.Pair, turn.Price)
 		want := m.Review(r, f, &chosen)
 		if got := f.Review(&servers, &ticket, &chosen); !reflect.DeepEqual(got, want) {
