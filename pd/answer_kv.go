@@ -59,7 +59,7 @@ func (r *bindRequest) mayReadAnswer() bool {
 	}
 	t := &p.tokens
 	said := t.By == tokens.ByRequest || t.By == tokens.ByEngine || t.By == tokens.ByTokenize
-	return said && t.Complete && t.Certain >= len(t.IDs) && len(t.Media) == 0 && connector.TakesIDs(r.req.Dialect, r.req.Body)
+	return said && t.Complete && t.Certain >= len(t.IDs) && len(t.Media) == 0 && r.req.forTransfer().TakesIDs()
 }
 
 // awaitIDs waits for the tokens of a prompt as long as for one of which nothing is known, where a server
@@ -233,7 +233,7 @@ func (o answerKV) sendPrefill(ctx context.Context, st *requestState, b *binding,
 func (o answerKV) wantsIDs(st *requestState, b *binding) bool {
 	req, server := st.req, b.decode.Server()
 	return o.Binder.takesAnswers() && b.handoff.HasKV() && !st.bind.continues && req.Answers <= 1 && !req.Aggregated &&
-		o.Binder.usesAnswers(server) && connector.TakesIDs(st.client.Dialect, st.client.Body) && server.BlockTokens() > 0
+		o.Binder.usesAnswers(server) && st.client.forTransfer().TakesIDs() && server.BlockTokens() > 0
 }
 
 // askForIDs is a leg's body with the wish for token ids; hidden: the client did not ask for them.

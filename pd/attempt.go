@@ -86,7 +86,7 @@ func (o *Orchestrator) decode(ctx context.Context, st *requestState, b *binding)
 
 // transfer begins the transfer of the prompt's KV between the servers of a binding.
 func (st *requestState) transfer(b *binding) *connector.Transfer {
-	t := connector.NewTransfer(st.req.Dialect, st.req.Body, st.req.Answers, b.prefill.Server(), b.decode.Server())
+	t := connector.NewTransfer(st.req.forTransfer(), b.prefill.Server(), b.decode.Server())
 	t.Source = b.pullFrom
 	t.TokenIDs = t.TokenIDs || st.bind.prefix.teaches()
 	return t

@@ -7,6 +7,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/tandem-gateway/tandem/pd/api"
+	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/predict"
 	"github.com/tandem-gateway/tandem/pools"
@@ -110,6 +111,11 @@ func (r *Request) withoutText() *Request {
 	rest := *r
 	rest.Body, rest.Memory = r.Body.WithoutText(), nil
 	return &rest
+}
+
+// forTransfer is what a transfer needs to know of the request.
+func (r *Request) forTransfer() connector.Request {
+	return connector.Request{Dialect: r.Dialect, Body: r.Body, Answers: r.Answers, OnlyText: r.OnlyText}
 }
 
 // Fingerprint tells requests apart without keeping their text. It is made when it is first

@@ -31,11 +31,11 @@ func KeepsAnswers(s *pools.Server) bool { return MaySayFirst(s) }
 
 // TakesIDs reports whether a request's prompt may be given to such a server by ids, which is how it
 // is certain that they are those that were compared.
-func TakesIDs(d *api.Dialect, body api.Body) bool {
-	if _, list := body.Get("prompt").Array(); list && d == api.Completions {
-		return body.Get("echo").Null() // its ids
+func (r Request) TakesIDs() bool {
+	if _, list := r.Body.Get("prompt").Array(); list && r.Dialect == api.Completions {
+		return r.Body.Get("echo").Null() // its ids
 	}
-	return mayShareIDs(d, body)
+	return r.mayShareIDs()
 }
 
 // AnswerBlocks is what decode's answer says of the KV that it keeps: how many blocks with how many

@@ -29,7 +29,7 @@ func TestAnswer_PrefillReadsWhatWasCompared(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tr := NewTransfer(c.dialect, body, 1, &pools.Server{}, &pools.Server{})
+		tr := NewTransfer(Request{Dialect: c.dialect, Body: body}, &pools.Server{}, &pools.Server{})
 		tr.Answer = &AnswerKV{Handoff: []byte(keptAnswer), IDs: []uint32{5, 6, 7}, Tokens: 32, Block: 16}
 		got := string(nixlPrefill(tr).Body.Bytes())
 		if ids := gjson.Get(got, c.ids).Raw; ids != "[5,6,7]" {
@@ -81,7 +81,7 @@ func TestTakesIDs(t *testing.T) {
 	for text, want := range map[string]bool{
 		`{"prompt":"hi"}`: true, `{"prompt":[1,2]}`: true, `{"prompt":"hi","echo":true}`: false, `{"prompt":[1,2],"echo":true}`: false,
 	} {
-		if body, err := api.ParseBody([]byte(text)); err != nil || TakesIDs(api.Completions, body) != want {
+		if body, err := api.ParseBody([]byte(text)); err != nil || (Request{Dialect: api.Completions, Body: body}).TakesIDs() != want {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -89,7 +89,7 @@ func TestTakesIDs(t *testing.T) {
 		`{"messages":[{"role":"user","content":"hi"}]}`:                                           true,
 		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`: false,
 	} {
-		if body, err := api.ParseBody([]byte(text)); err != nil || TakesIDs(api.Chat, body) != want || TakesIDs(api.Responses, body) {
+		if body, err := api.ParseBody([]byte(text)); err != nil || (Request{Dialect: api.Chat, Body: body}).TakesIDs() != want || (Request{Dialect: api.Responses, Body: body}).TakesIDs() {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

@@ -66,7 +66,7 @@ func TestHandoff_IsCompleteAtOnceWhereDecodeDoesNotWait(t *testing.T) {
 			continue
 		}
 		server := &pools.Server{Spec: pools.Spec{URL: "http://10.0.0.1:8000", Connector: c.name}}
-		tr := NewTransfer(api.Chat, parsed(t, `{"model":"m"}`), 1, server, server)
+		tr := NewTransfer(Request{Dialect: api.Chat, Body: parsed(t, `{"model":"m"}`)}, server, server)
 		tr.engine = engineRank{"e", 0}
 		h := tr.Handoff()
 		atOnce := c.ConcurrentLegs || c.DecodeDriven
@@ -85,7 +85,7 @@ func TestHandoff_DecodesAnswerWaitsForWhatOnlyPrefillKnows(t *testing.T) {
 	server := &pools.Server{Spec: pools.Spec{URL: "http://10.0.0.1:8000", Connector: "sglang"}}
 	const decoded = `{"text":"a","meta_info":{"input_token_logprobs":[]}}`
 	for body, waits := range map[string]bool{`{"text":"hi","return_logprob":true}`: true, `{"text":"hi"}`: false} {
-		tr := NewTransfer(api.Generate, parsed(t, body), 1, server, server)
+		tr := NewTransfer(Request{Dialect: api.Generate, Body: parsed(t, body)}, server, server)
 		h := tr.Handoff()
 		over, end := context.WithCancelCause(t.Context())
 		gone := errors.New("the leg is over")
@@ -134,14 +134,18 @@ func TestSharesIDs_WhereBothEnginesAndTheAPICan(t *testing.T) {
 		"an API without a place for them": {api.Messages, chat, "nixl", vllm("0.32.0"), vllm("0.32.0"), false},
 	} {
 		servers := identified(t, c.connector, c.from, c.to)
-		tr := NewTransfer(c.dialect, parsed(t, c.body+`,"model":"m"}`), 1, servers[0], servers[1])
+		tr := NewTransfer(Request{Dialect: c.dialect, Body: parsed(t, c.body+`,"model":"m"}`)}, servers[0], servers[1])
 		if tr.sharesIDs != c.want || tr.TokenIDs != c.want {
 			t.Errorf("%s: shared %v, asked for %v", name, tr.sharesIDs, tr.TokenIDs)
 		}
 	}
 	servers := identified(t, "nixl", vllm("0.32.0"), vllm("0.32.0"))
+	known := Request{Dialect: api.Chat, Body: parsed(t, `{"messages":[{"content":[{"type":"image_url"}]}]}`), OnlyText: true}
+	if !NewTransfer(known, servers[0], servers[1]).sharesIDs {
+		t.Error("a chat that is known to be only text is searched for media")
+	}
 	servers[0].RecordNoTokenIDs()
-	if NewTransfer(api.Chat, parsed(t, chat+`}`), 1, servers[0], servers[1]).sharesIDs {
+	if NewTransfer(Request{Dialect: api.Chat, Body: parsed(t, chat+`}`)}, servers[0], servers[1]).sharesIDs {
 		t.Error("an engine that reported none is asked for ids again")
 	}
 }

@@ -32,7 +32,7 @@ func TestLegs_Golden(t *testing.T) {
 		server := func(host string) *pools.Server {
 			return &pools.Server{Spec: pools.Spec{URL: "http://" + host + ":8000", Connector: d.Cmd}}
 		}
-		tr := NewTransfer(api.Chat, body, 1, server("10.0.0.1"), server("10.0.0.2"))
+		tr := NewTransfer(Request{Dialect: api.Chat, Body: body}, server("10.0.0.1"), server("10.0.0.2"))
 		if id := tr.ID; tr.Connector().requestID == nil {
 			tr.ID = "t-1"
 		} else {

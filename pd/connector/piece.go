@@ -21,7 +21,7 @@ var keptOfPrompt = []string{"model", "cache_salt", "priority"}
 // NewPiece names the transfer of the KV of a prompt's leading tokens. Its decode leg leaves the KV in
 // decode's prefix cache, where the leg of the whole prompt finds it.
 func NewPiece(request api.Body, ids []uint32, from, to *pools.Server) *Transfer {
-	return NewTransfer(api.Completions, PieceBody(request, ids), 1, from, to)
+	return NewTransfer(Request{Dialect: api.Completions, Body: PieceBody(request, ids)}, from, to)
 }
 
 // PieceBody is the request that leaves the KV of a prompt's leading tokens in a server's prefix cache:

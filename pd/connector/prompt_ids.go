@@ -12,25 +12,25 @@ import (
 // them to decode: as the prompt of a completion, and in a chat's transfer parameters, which
 // vLLM reads since 0.32 (vllm/renderers/online_renderer.py). It ignores them there with
 // media or echo, and has no text of the prompt to show.
-func sharesIDs(d *api.Dialect, body api.Body, from, to *pools.Server) bool {
+func (r Request) sharesIDs(from, to *pools.Server) bool {
 	tells := from.IsVLLM(11) && from.ReportsTokenIDs() // since 0.10.2, ignored before
 	if Of(to) != nixl || !tells {
 		return false
 	}
-	return (d != api.Chat || to.IsVLLM(32)) && mayShareIDs(d, body)
+	return (r.Dialect != api.Chat || to.IsVLLM(32)) && r.mayShareIDs()
 }
 
 // mayShareIDs reports whether a request may be given as the ids of its prompt: a completion of a
 // text, or a chat of text of which nothing shows the prompt.
-func mayShareIDs(d *api.Dialect, body api.Body) bool {
-	if slices.ContainsFunc(showingPrompt, func(field string) bool { return !body.Get(field).Null() }) {
+func (r Request) mayShareIDs() bool {
+	if slices.ContainsFunc(showingPrompt, func(field string) bool { return !r.Body.Get(field).Null() }) {
 		return false
 	}
-	if d == api.Completions {
-		_, text := body.Get("prompt").String()
+	if r.Dialect == api.Completions {
+		_, text := r.Body.Get("prompt").String()
 		return text
 	}
-	return d == api.Chat && !hasMedia(body.Get("messages"))
+	return r.Dialect == api.Chat && (r.OnlyText || !hasMedia(r.Body.Get("messages")))
 }
 
 // noMessages stand in a chat whose messages nobody reads: a list without any is refused.

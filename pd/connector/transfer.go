@@ -31,16 +31,24 @@ type Transfer struct {
 	engine         engineRank // that prefills, where the legs name it
 }
 
-// NewTransfer names a transfer of a request with so many answers.
-func NewTransfer(d *api.Dialect, body api.Body, answers int, from, to *pools.Server) *Transfer {
-	t := &Transfer{dialect: d, body: body, From: from, To: to, ID: AttemptID()}
-	t.sharesIDs = sharesIDs(d, body, from, to)
+// Request is what a transfer needs of the request that it is for.
+type Request struct {
+	Dialect  *api.Dialect
+	Body     api.Body
+	Answers  int  // that it asks for; 0 is one
+	OnlyText bool // its messages are known to be only text
+}
+
+// NewTransfer names a transfer.
+func NewTransfer(req Request, from, to *pools.Server) *Transfer {
+	t := &Transfer{dialect: req.Dialect, body: req.Body, From: from, To: to, ID: AttemptID()}
+	t.sharesIDs = req.sharesIDs(from, to)
 	t.TokenIDs = t.sharesIDs
 	if requestID := t.Connector().requestID; requestID != nil {
 		t.ID = requestID(from, to)
 	}
 	t.bootstrapRooms = t.room[:0]
-	for range max(1, answers) {
+	for range max(1, req.Answers) {
 		t.bootstrapRooms = append(t.bootstrapRooms, rand.Int64())
 	}
 	return t
