@@ -77,7 +77,7 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 
 // sendPrefill sends a prefill leg in an API, and returns its answer, of which a reader may take the ids of the prompt.
 // What fails is reported.
-func (o *Orchestrator) sendPrefill(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, d *api.Dialect, prompts api.PromptReader) (answer api.Answer, failed *LegError) {
+func (o *Orchestrator) sendPrefill(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, d *api.Dialect, prompts api.PromptCounter) (answer api.Answer, failed *LegError) {
 	server := t.From
 	b.prefill.MarkSent(b.chosen.Terms.Queue+b.chosen.Terms.Prefill, time.Now())
 	if answer, failed = (answerKV{o}).sendPrefill(ctx, st, b, t, d); answer.IsOfPrefill() || failed != nil {

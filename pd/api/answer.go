@@ -18,6 +18,9 @@ type Answer struct {
 	body    Body   // without fields where the answer is no object
 	usage   Value  // a copy; nil where there is none
 	usageAt string // its place
+
+	prompt       Value // the list of the prompt's ids, where a reader has read it
+	promptTokens int   // in it
 }
 
 // ReadAnswer reads a whole answer in an API, and keeps it. It fails where that is no well-formed JSON in UTF-8, or an
@@ -25,13 +28,16 @@ type Answer struct {
 func (d *Dialect) ReadAnswer(raw []byte) (Answer, error) { return d.ReadAnswerAndPrompt(raw, nil) }
 
 // ReadAnswerAndPrompt is ReadAnswer where a reader may take the ids of the prompt, which are then read once.
-func (d *Dialect) ReadAnswerAndPrompt(raw []byte, prompts PromptReader) (Answer, error) {
+func (d *Dialect) ReadAnswerAndPrompt(raw []byte, prompts PromptCounter) (Answer, error) {
 	from, end := readPrompt(raw, prompts)
 	body, err := parseAround(raw, from, end)
 	if err != nil && !errors.Is(err, ErrNotObject) {
 		return Answer{}, fmt.Errorf("the engine's answer: %w", err)
 	}
 	a := Answer{dialect: d, raw: raw, body: body}
+	if end > 0 {
+		a.prompt, a.promptTokens = raw[from:end], prompts.Count()
+	}
 	for _, a.usageAt = range d.usages {
 		if u := body.at(a.usageAt); u.IsObject() {
 			a.usage = bytes.Clone(u)
@@ -152,6 +158,15 @@ func (a Answer) first(list string) Value {
 		return element
 	}
 	return nil
+}
+
+// countPrompt is how many ids are in the list of the prompt's.
+func (a Answer) countPrompt(list Value) int {
+	if len(list) > 0 && len(a.prompt) > 0 && &list[0] == &a.prompt[0] {
+		return a.promptTokens
+	}
+	_, n := IDList(list)
+	return n
 }
 
 // RawUsage is the usage object, nil if there is none.

@@ -111,6 +111,11 @@ func (r *readPrompts) ReadPrompt(ids []byte) bool {
 	return r.willing && jsonscan.NumbersLength(ids) == len(ids)
 }
 
+// countedByReader is what a reader says that no other count comes to.
+const countedByReader = 1 << 30
+
+func (*readPrompts) Count() int { return countedByReader }
+
 // The long ids of a prompt are read once, by who keeps them; whatever an answer is, it is taken for what it is without
 // a reader.
 func TestReadAnswerAndPrompt_IsReadAnswer(t *testing.T) {
@@ -119,23 +124,24 @@ func TestReadAnswerAndPrompt_IsReadAnswer(t *testing.T) {
 	for what, c := range map[string]struct {
 		answer string
 		given  bool // to the reader
+		counts bool // by it, where it is willing
 	}{
-		"a chat":              {`{"choices":[],` + name + `[` + ids + `],"kv_transfer_params":{"a":[1]}}`, true},
-		"a completion":        {`{"choices":[{"text":"a",` + name + `[` + ids + `]}]}`, true},
-		"short":               {`{` + name + `[1,2]}`, false},
-		"none":                {`{` + name + `null,"x":"` + ids + `"}`, false},
-		"an empty list":       {`{` + name + `[],"x":"` + ids + `"}`, true},
-		"of a string":         {`{"x":"\"prompt_token_ids\":[` + ids + `]","y":1}`, false},
-		"behind a string":     {`{"x":["",` + name + `[` + ids + `]]}`, true},
-		"no numbers":          {`{` + name + `["]",` + ids + `]}`, true},
-		"lists":               {`{` + name + `[[1],` + ids + `]}`, true},
-		"a number is none":    {`{` + name + `[01,` + ids + `]}`, true},
-		"no end":              {`{` + name + `[` + ids, false},
-		"nothing behind":      {`{` + name + `[` + ids + `]`, true},
-		"twice":               {`{` + name + `[` + ids + `],` + name + `[1]}`, true},
-		"the second one":      {`{"choices":[{` + name + `[` + ids + `]}],` + name + `[7,` + ids + `]}`, true},
-		"two hand-offs":       {`{` + name + `[` + ids + `],"kv_transfer_params":{},"kv_transfer_params":{}}`, true},
-		"a hand-off in a row": {`{` + name + `[1],"kv_transfer_params":{},"x":[` + ids + `]}`, true},
+		"a chat":              {`{"choices":[],` + name + `[` + ids + `],"kv_transfer_params":{"a":[1]}}`, true, true},
+		"a completion":        {`{"choices":[{"text":"a",` + name + `[` + ids + `]}]}`, true, true},
+		"short":               {`{` + name + `[1,2]}`, false, false},
+		"none":                {`{` + name + `null,"x":"` + ids + `"}`, false, false},
+		"an empty list":       {`{` + name + `[],"x":"` + ids + `"}`, true, false},
+		"of a string":         {`{"x":"\"prompt_token_ids\":[` + ids + `]","y":1}`, false, false},
+		"behind a string":     {`{"x":["",` + name + `[` + ids + `]]}`, true, false},
+		"no numbers":          {`{` + name + `["]",` + ids + `]}`, true, false},
+		"lists":               {`{` + name + `[[1],` + ids + `]}`, true, false},
+		"a number is none":    {`{` + name + `[01,` + ids + `]}`, true, false},
+		"no end":              {`{` + name + `[` + ids, false, false},
+		"nothing behind":      {`{` + name + `[` + ids + `]`, true, false},
+		"twice":               {`{` + name + `[` + ids + `],` + name + `[1]}`, true, false},
+		"the second one":      {`{"choices":[{` + name + `[` + ids + `]}],` + name + `[7,` + ids + `]}`, true, false},
+		"two hand-offs":       {`{` + name + `[` + ids + `],"kv_transfer_params":{},"kv_transfer_params":{}}`, true, false},
+		"a hand-off in a row": {`{` + name + `[1],"kv_transfer_params":{},"x":[` + ids + `]}`, true, true},
 	} {
 		want, wrong := Chat.ReadAnswer([]byte(c.answer))
 		for _, willing := range []bool{false, true} {
@@ -146,6 +152,13 @@ func TestReadAnswerAndPrompt_IsReadAnswer(t *testing.T) {
 			}
 			if (len(r.given) > 0) != c.given || len(r.given) > 1 {
 				t.Errorf("%s: the reader was given %d lists", what, len(r.given))
+			}
+			tokens := ReadFirstToken(want).Prompt
+			if willing && c.counts {
+				tokens = countedByReader
+			}
+			if n := ReadFirstToken(got).Prompt; n != tokens {
+				t.Errorf("%s: %d ids, want %d", what, n, tokens)
 			}
 		}
 	}

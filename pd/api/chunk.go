@@ -39,6 +39,12 @@ type PromptReader interface {
 	ReadPrompt(ids []byte) bool
 }
 
+// PromptCounter is a reader that knows how many ids it has read.
+type PromptCounter interface {
+	PromptReader
+	Count() int
+}
+
 // ReadEvent returns what an event means, and reads it into a chunk: of chat and completions. The usual
 // event is walked once for both, and for the reader of its prompt's ids; nil: there is none. Where the head of its stream's
 // events is known it is walked from there on; nil: it is not looked for.

@@ -39,7 +39,7 @@ func ReadFirstToken(answer Answer) FirstToken {
 	}
 	first.Finish, _ = first.choice.Get("finish_reason").String()
 	first.prompt, first.ids = answer.PromptIDs(), first.choice.Get("token_ids")
-	_, first.Prompt = IDList(first.prompt)
+	first.Prompt = answer.countPrompt(first.prompt)
 	_, first.IDs = IDList(first.ids)
 	return first
 }

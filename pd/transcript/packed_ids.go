@@ -132,7 +132,7 @@ func packIDs(text []byte) (p packedIDs, ok bool) {
 	return p, true
 }
 
-// Prompt reads the ids of a prompt in an answer to prefill, for Transcript.RecordPrompt: an api.PromptReader. Those of a
+// Prompt reads the ids of a prompt in an answer to prefill, for Transcript.RecordPrompt: an api.PromptCounter. Those of a
 // prompt that is known are read by their names, and all are once and not twice. It holds on to the answer. nil reads none.
 type Prompt struct {
 	text   []byte // without brackets
@@ -150,6 +150,9 @@ func (p *Prompt) ReadPrompt(ids []byte) (ok bool) {
 	}
 	return ok
 }
+
+// Count is how many ids were read.
+func (p *Prompt) Count() int { return p.packed.count }
 
 // isOf reports whether these are the ids that were read, and not others that are equal.
 func (p *Prompt) isOf(list api.Value) bool {
