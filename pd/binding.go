@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-gateway/tandem/pd/connector"
 	"github.com/tandem-gateway/tandem/pd/cost"
 	"github.com/tandem-gateway/tandem/pd/decision"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/firsttoken"
 	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pools"
@@ -42,13 +43,14 @@ type binding struct {
 	span         spans.Leg             // of decode's leg
 	answer       *Answer               // nil until a leg has given it, or begun it
 	first        firsttoken.Case
-	legIDs       *answerkv.IDs // of a stream's decode leg, where they are wanted
-	hold         *hold         // of prefill's token; nil: the client gets it at once
-	begunAt      time.Time     // when the client was given prefill's token
-	continuedAt  time.Time     // of decode's first token
-	behindSent   bool          // decode was sent the rest behind prefill's token
-	pull         *pull         // of decode's leg, which others may wait for; nil: none is worth it
-	prediction   *prediction   // of the servers' caches; nil: nothing was predicted
+	prefillSaid  *enginehttp.AnswerMemory // of the answer that prefill's token is from, as long as decode's leg may be sent; nil: it does not come back
+	legIDs       *answerkv.IDs            // of a stream's decode leg, where they are wanted
+	hold         *hold                    // of prefill's token; nil: the client gets it at once
+	begunAt      time.Time                // when the client was given prefill's token
+	continuedAt  time.Time                // of decode's first token
+	behindSent   bool                     // decode was sent the rest behind prefill's token
+	pull         *pull                    // of decode's leg, which others may wait for; nil: none is worth it
+	prediction   *prediction              // of the servers' caches; nil: nothing was predicted
 }
 
 // hasPulled reports whether decode has all pieces of the prompt that it was to pull.

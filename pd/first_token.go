@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/firsttoken"
 	"github.com/tandem-gateway/tandem/pd/transcript"
 )
@@ -78,8 +79,15 @@ func (f firstTokens) plan(st *requestState, b *binding) connector.First {
 	return plan
 }
 
-// use makes of prefill's token what it is good for. The ids of the prompt may have been read.
-func (f firstTokens) use(st *requestState, b *binding, t *connector.Transfer, h *connector.Handoff, prompt *transcript.Prompt) {
+// firstSaid is what prefill's answer is read into where a stream may begin with its token. Its zero value is of one that
+// is read as any other.
+type firstSaid struct {
+	prompt *transcript.Prompt       // the ids of the prompt, which are as long as all else
+	memory *enginehttp.AnswerMemory // of all
+}
+
+// use makes of prefill's token what it is good for.
+func (f firstTokens) use(st *requestState, b *binding, t *connector.Transfer, h *connector.Handoff, said firstSaid) {
 	if !t.First.Wanted {
 		return
 	}
@@ -88,10 +96,12 @@ func (f firstTokens) use(st *requestState, b *binding, t *connector.Transfer, h 
 	use, reason := answered.Decide()
 	switch use {
 	case firsttoken.First:
-		if err := f.beginWith(st, h, prompt); err != nil {
+		if err := f.beginWith(st, h, said.prompt); err != nil {
 			use, reason = firsttoken.Redrawn, "length"
 			h.SayFirst(t.First)
+			break
 		}
+		b.prefillSaid = said.memory
 	case firsttoken.Redrawn:
 		h.SayFirst(t.First)
 	case firsttoken.All:

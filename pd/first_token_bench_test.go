@@ -45,7 +45,7 @@ func BenchmarkFirstToken(b *testing.B) {
 						b.Fatal(err)
 					}
 					h.RecordPrefill(tr, answer, time.Now())
-					firstTokens{f.Orchestrator}.use(st, bound, tr, h, &read)
+					firstTokens{f.Orchestrator}.use(st, bound, tr, h, firstSaid{prompt: &read})
 					if !h.GoesOn() {
 						b.Fatal(bound.choice.FirstToken)
 					}

@@ -69,7 +69,7 @@ func TestFirstTokens_UseDoesWhatIsDecided(t *testing.T) {
 			h.RecordPrefill(tr, answered(t, fmt.Sprintf(`{"id":"x","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":%q,"token_ids":[5]}],`+
 				`"prompt_token_ids":[%s],"usage":{"prompt_tokens":%d,"completion_tokens":1},"kv_transfer_params":{"remote_block_ids":[[1,2,3]],"remote_num_tokens":%d}}`,
 				c.text, c.finish, ids, c.prompt, c.prompt)), time.Now())
-			firstTokens{f.Orchestrator}.use(st, b, tr, h, nil)
+			firstTokens{f.Orchestrator}.use(st, b, tr, h, firstSaid{})
 			if is := b.choice.FirstToken; is.Use != c.use || is.Reason != c.reason || testutil.ToFloat64(f.Metrics.firstTokens.WithLabelValues(string(c.use), c.reason)) != 1 {
 				t.Errorf("%s: remembered is %+v", name, is)
 			}

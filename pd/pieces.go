@@ -266,7 +266,7 @@ func (o pieceLegs) prefillPiece(ctx context.Context, st *requestState, b *bindin
 	span.SetPiece(b.cut.done+1, b.upTo)
 	defer func() { endLegSpan(span, failed) }()
 	defer b.prefill.Release()
-	answer, failed := o.sendPrefill(legCtx, st, b, t, api.Completions, nil)
+	answer, failed := o.sendPrefill(legCtx, st, b, t, api.Completions, firstSaid{})
 	if failed != nil {
 		return failed
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/connector"
+	"github.com/tandem-gateway/tandem/pd/enginehttp"
 	"github.com/tandem-gateway/tandem/pd/spans"
 	"github.com/tandem-gateway/tandem/pd/transcript"
 	"github.com/tandem-gateway/tandem/pools"
@@ -22,18 +23,18 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	ctx, span := spans.StartLeg(ctx, o.Tracer, "prefill", server.ID(), t.ID)
 	defer func() { endLegSpan(span, failed) }()
 	defer b.prefill.Release()
-	var prompt *transcript.Prompt
+	var said firstSaid
 	if t.First.Wanted && st.req.Stream {
-		prompt = new(transcript.Prompt)
+		said = firstSaid{new(transcript.Prompt), new(enginehttp.AnswerMemory)}
 	}
-	answer, failed := o.sendPrefill(ctx, st, b, t, st.req.Dialect, prompt)
+	answer, failed := o.sendPrefill(ctx, st, b, t, st.req.Dialect, said)
 	if failed != nil {
 		return failed
 	}
 	answer, found := b.withoutPieces(answer)
 	h.RecordPrefill(t, answer, time.Now())
 	answerKV{o}.recordRead(b, t, h.Coverage().Cached)
-	firstTokens{o}.use(st, b, t, h, prompt)
+	firstTokens{o}.use(st, b, t, h, said)
 	coverage := h.Coverage()
 	if st.bind.prefix.teaches() {
 		o.Binder.Locality.learn(st.bind.prefix, answer)
@@ -75,18 +76,20 @@ func (o *Orchestrator) prefillLeg(ctx context.Context, st *requestState, b *bind
 	return nil
 }
 
-// sendPrefill sends a prefill leg in an API, and returns its answer, of which a reader may take the ids of the prompt.
-// What fails is reported.
-func (o *Orchestrator) sendPrefill(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, d *api.Dialect, prompts api.PromptCounter) (answer api.Answer, failed *LegError) {
+// sendPrefill sends a prefill leg in an API, and returns its answer. What fails is reported.
+func (o *Orchestrator) sendPrefill(ctx context.Context, st *requestState, b *binding, t *connector.Transfer, d *api.Dialect, said firstSaid) (answer api.Answer, failed *LegError) {
 	server := t.From
 	b.prefill.MarkSent(b.chosen.Terms.Queue+b.chosen.Terms.Prefill, time.Now())
 	if answer, failed = (answerKV{o}).sendPrefill(ctx, st, b, t, d); answer.IsOfPrefill() || failed != nil {
 		return answer, failed
 	}
-	resp, body, failed := o.sendWhole(ctx, o.Config.PrefillTimeout, PrefillLeg, server, st, d.Path, t.ID, t.Connector().Prefill(t))
+	held := o.Answers.Hold(st.req.Tenant)
+	defer held.Release()
+	held.Memory = said.memory
+	resp, body, failed := o.sendHeld(ctx, o.Config.PrefillTimeout, PrefillLeg, server, st, d.Path, t.ID, t.Connector().Prefill(t), &held)
 	if failed == nil {
 		var err error
-		if answer, err = d.ReadAnswerAndPrompt(body, prompts); err != nil || !answer.IsOfPrefill() {
+		if answer, err = d.ReadAnswerAndPrompt(body, said.prompt); err != nil || !answer.IsOfPrefill() {
 			failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
 		} else {
 			failed = failedInAnswer(ctx, PrefillLeg, server.ID(), resp, answer)

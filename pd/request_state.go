@@ -188,6 +188,8 @@ func (st *requestState) dropText() {
 	st.client, st.req, st.bind.req = client, req, req
 	for _, b := range st.bindings {
 		b.handoff.DropLeg()
+		b.prefillSaid.Release()
+		b.prefillSaid = nil
 	}
 	if p := st.bind.prefix; p != nil {
 		p.prompt.Body, p.prompt.Long = nil, nil

@@ -81,7 +81,7 @@ func (a streamedAnswer) ask(ctx context.Context, st *requestState, b *binding, l
 	b.decode.MarkSent(b.chosen.Terms.FirstStep(), start)
 	sample := o.Binder.beginTransfer(st, b, start)
 	defer sample.end()
-	resp, err := send(legCtx, o.Transport, server, st.req.Dialect.Path, id, st.req.Header, part, st.req.Memory)
+	resp, err := send(legCtx, o.Transport, server, st.req.Dialect.Path, id, st.req.Header, part, st.memoryOf(b))
 	if err != nil {
 		return nil, failedSend(legCtx, leg, server.ID(), err)
 	}

@@ -1,10 +1,43 @@
 package pd
 
+import "github.com/tandem-gateway/tandem/pd/enginehttp"
+
 // TextMemory is the memory that a client's text lies in. It is used for another's once all who hold it have released
 // it: who has the request from the beginning, and each who reads it beside that.
 type TextMemory interface {
 	Hold()
 	Release()
+}
+
+// memoryOf is the memory that a binding's legs lie in: the client's text, and prefill's answer where decode goes on
+// behind that. nil: neither comes back.
+func (st *requestState) memoryOf(b *binding) TextMemory {
+	if b.prefillSaid == nil {
+		return st.req.Memory
+	}
+	return legMemory{st.req.Memory, b.prefillSaid}
+}
+
+// legMemory is the memory of a leg that consists of a client's text and of an answer to prefill.
+type legMemory struct {
+	text   TextMemory // nil: it does not come back
+	answer *enginehttp.AnswerMemory
+}
+
+// Hold lets a leg read both.
+func (m legMemory) Hold() {
+	m.answer.Hold()
+	if m.text != nil {
+		m.text.Hold()
+	}
+}
+
+// Release is the end of that leg.
+func (m legMemory) Release() {
+	m.answer.Release()
+	if m.text != nil {
+		m.text.Release()
+	}
 }
 
 // holdText lets a leg in another goroutine read the client's text until it calls release.

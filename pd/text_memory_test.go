@@ -1,17 +1,24 @@
 package pd
 
 import (
+	"bytes"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"runtime/debug"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/tandem-gateway/tandem/loadtest/engine"
 	"github.com/tandem-gateway/tandem/pd/api"
 	"github.com/tandem-gateway/tandem/pd/enginehttp"
+	"github.com/tandem-gateway/tandem/pd/firsttoken"
 	"github.com/tandem-gateway/tandem/pools"
 )
 
@@ -91,6 +98,83 @@ func TestRun_GivesTheMemoryOfTheTextBack(t *testing.T) {
 			t.Errorf("%s: %v: %q, want %q", name, got.err, got.text, want)
 		}
 		f.nothingIsLeft()
+	}
+}
+
+// A stream that begins with prefill's token gives the memory of prefill's answer back when decode has begun, also where
+// decode begins before it has read its request: that still has the ids of the prompt, whatever is read meanwhile.
+func TestRun_DecodeBehindPrefillsTokenReadsItsRequestLate(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which takes memory that nobody holds
+	f := newEngineFleet(t, fleetShape{prefill: 1, decode: 1, engine: func(c *engine.Config) { c.Version = "0.32.0" }, orchestrator: func(o *Orchestrator) {
+		o.Binder.Config.FirstToken = firsttoken.FromPrefill
+	}})
+	f.identified()
+	transport := enginehttp.NewTransport(time.Second)
+	t.Cleanup(transport.CloseIdleConnections)
+	f.Config.ContinueByText = false
+	var unread io.Reader
+	f.Transport = sends(func(r *http.Request) (*http.Response, error) {
+		if "http://"+r.URL.Host == f.prefill[0].URL() {
+			resp, err := transport.RoundTrip(r)
+			if err != nil {
+				return nil, err
+			}
+			defer func() { _ = resp.Body.Close() }()
+			said, err := io.ReadAll(resp.Body)
+			resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(said)), int64(len(said)) // as vLLM says it
+			return resp, err
+		}
+		unread = r.Body
+		return &http.Response{
+			StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"text/event-stream"}},
+			Body: io.NopCloser(strings.NewReader(textEvent + "data: [DONE]\n\n")),
+		}, nil
+	})
+	answer, err := f.Run(t.Context(), requestOf(t, api.Chat, `{"model":"m","messages":[{"role":"user","content":"`+strings.Repeat("of the sea and ", 4000)+`"}]`+streamed+`}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	readToEnd(answer)
+	for range 2 { // in which one of another request would be read
+		readAnswer(t, new(enginehttp.AnswerMemory))
+	}
+	leg, err := io.ReadAll(unread)
+	if err != nil || !json.Valid(leg) || gjson.GetBytes(leg, "kv_transfer_params.prompt_token_ids.#").Int() < 4000 {
+		t.Errorf("decode is sent %d bytes, %v", len(leg), err)
+	}
+}
+
+// readAnswer reads an answer into some memory, and returns where it begins.
+func readAnswer(t *testing.T, into *enginehttp.AnswerMemory) *byte {
+	t.Helper()
+	resp := &http.Response{ContentLength: 40_000, Body: io.NopCloser(strings.NewReader(strings.Repeat("x", 40_000)))}
+	answer, err := enginehttp.ReadAnswer(resp, &enginehttp.HeldAnswer{Memory: into})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &answer[0]
+}
+
+// The memory of prefill's answer is another's once decode's leg is written and the request does not read it any more.
+func TestDropText_GivesTheMemoryOfPrefillsAnswerBack(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // which takes memory that nobody holds
+	f := newTestFleet(t, 1, testPrompt(100))
+	st, b := f.bound(t, false)
+	st.bindings = append(st.bindings, b)
+	text := &spoiledMemory{holders: 1}
+	st.client.Memory, st.req.Memory, st.memory = text, text, text
+	b.prefillSaid = new(enginehttp.AnswerMemory)
+	said := readAnswer(t, b.prefillSaid)
+	leg := st.memoryOf(b)
+	leg.Hold()
+	st.dropText()
+	st.dropText() // which does nothing
+	if text.isSpoiled() || readAnswer(t, new(enginehttp.AnswerMemory)) == said {
+		t.Error("the memory of a leg that is being written is given back")
+	}
+	leg.Release()
+	if !text.isSpoiled() || readAnswer(t, new(enginehttp.AnswerMemory)) != said {
+		t.Error("the memory of a leg that is written is not given back")
 	}
 }
 

@@ -23,7 +23,7 @@ func ReadAnswer(resp *http.Response, held *HeldAnswer) ([]byte, error) {
 	if n := resp.ContentLength; n > 0 && n <= usualAnswer {
 		room = int(n) + 1 // in which the end is read
 	}
-	answer := make([]byte, 0, room)
+	answer := held.Memory.take(room)
 	for {
 		n, err := resp.Body.Read(answer[len(answer):cap(answer)])
 		answer = answer[:len(answer)+n]

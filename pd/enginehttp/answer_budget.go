@@ -34,6 +34,8 @@ func (b *AnswerBudget) Hold(tenant string) HeldAnswer {
 
 // HeldAnswer is what one answer is counted as. Its zero value is not counted.
 type HeldAnswer struct {
+	Memory *AnswerMemory // that it is read into; nil: it has memory of its own
+
 	budget *bytebudget.Budget
 	tenant string
 	bytes  int64
