@@ -180,7 +180,7 @@ func failedStatus(ctx context.Context, leg Leg, server string, resp *http.Respon
 
 // failedInAnswer judges an answer with status 200 of which the engine says that it failed, or that is none of its
 // API: as one with the status that it names.
-func failedInAnswer(ctx context.Context, leg Leg, server string, resp *http.Response, answer api.Answer) *LegError {
+func failedInAnswer(ctx context.Context, leg Leg, server string, resp *http.Response, answer *api.Answer) *LegError {
 	status, said := answer.Failure()
 	switch {
 	case status != 0:

@@ -92,7 +92,7 @@ func (o *Orchestrator) sendPrefill(ctx context.Context, st *requestState, b *bin
 		if answer, err = d.ReadAnswerAndPrompt(body, said.prompt); err != nil || !answer.IsOfPrefill() {
 			failed = &LegError{Leg: PrefillLeg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
 		} else {
-			failed = failedInAnswer(ctx, PrefillLeg, server.ID(), resp, answer)
+			failed = failedInAnswer(ctx, PrefillLeg, server.ID(), resp, &answer)
 		}
 	}
 	if verify := t.Connector().Verify; failed == nil && verify != nil {

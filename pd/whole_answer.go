@@ -80,7 +80,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	if err != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Status: resp.StatusCode, Err: errNoAnswer}
 	}
-	if failed := failedInAnswer(ctx, leg, server.ID(), resp, answer); failed != nil {
+	if failed := failedInAnswer(ctx, leg, server.ID(), resp, &answer); failed != nil {
 		return nil, failed
 	}
 	b.decode.RecordResult(nil)
@@ -102,7 +102,7 @@ func (a wholeAnswer) decode(ctx context.Context, st *requestState, b *binding, l
 	if hideIDs {
 		clean = api.WithoutIDs(clean, false)
 	}
-	whole, err := b.handoff.Whole(st.req.Dialect, answer, clean, api.AsksForIDs(st.req.Body))
+	whole, err := b.handoff.Whole(st.req.Dialect, &answer, clean, api.AsksForIDs(st.req.Body))
 	if err != nil {
 		return nil, &LegError{Leg: leg, Server: server.ID(), Kind: Broken, Err: err}
 	}

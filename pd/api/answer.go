@@ -75,7 +75,7 @@ const engineFailed = 500
 // with the same (Meaning.Failure). said is the error, nil of choices: their text is the model's. What SGLang's own API
 // answers with a finish_reason of abort was aborted by somebody who wants what there is (tokenizer_manager.py: its own
 // failures have another status).
-func (a Answer) Failure() (status int, said []byte) {
+func (a *Answer) Failure() (status int, said []byte) {
 	switch e := a.Get("error"); {
 	case e.IsObject(), len(e) > 2 && e[0] == '"', string(a.Get("object")) == `"error"`:
 		return cmp.Or(statusOf(e.Member("code")), statusOf(a.Get("code")), engineFailed), a.raw
@@ -100,7 +100,7 @@ func statusOf(code Value) int {
 }
 
 // IsAnswer reports whether the answer has what each one of its API has: a list, of choices at least one.
-func (a Answer) IsAnswer() bool {
+func (a *Answer) IsAnswer() bool {
 	if a.dialect.answers == "" {
 		return true
 	}
@@ -109,20 +109,20 @@ func (a Answer) IsAnswer() bool {
 }
 
 // Bytes is the answer as it came.
-func (a Answer) Bytes() []byte { return a.raw }
+func (a *Answer) Bytes() []byte { return a.raw }
 
 // Body is the answer by its members, without any where it is no object.
-func (a Answer) Body() Body { return a.body }
+func (a *Answer) Body() Body { return a.body }
 
 // Get returns the raw JSON of a member, nil if there is none.
-func (a Answer) Get(key string) Value { return a.body.Get(key) }
+func (a *Answer) Get(key string) Value { return a.body.Get(key) }
 
 // Object returns a member as a body of its own, whose long values are known.
-func (a Answer) Object(key string) (Body, bool) { return a.Get(key).objectOf(a.body.long) }
+func (a *Answer) Object(key string) (Body, bool) { return a.Get(key).objectOf(a.body.long) }
 
 // IsOfPrefill reports whether a prefill server answers so: with an object, or the list of them with which SGLang's own
 // API answers a batch.
-func (a Answer) IsOfPrefill() bool {
+func (a *Answer) IsOfPrefill() bool {
 	if a.body.source != nil {
 		return true
 	}
@@ -131,14 +131,14 @@ func (a Answer) IsOfPrefill() bool {
 }
 
 // Usage returns what the engine reports, false if it reports nothing.
-func (a Answer) Usage() (Usage, bool) { return a.dialect.usageOf(a.usage) }
+func (a *Answer) Usage() (Usage, bool) { return a.dialect.usageOf(a.usage) }
 
 // PromptIDs is the token ids of the prompt, a JSON list, in an answer to a request that asks for them: with
 // return_token_ids at the top, or in the first choice; of /v1/responses, with enable_response_messages, in the first of
 // its input_messages, which is all of the prompt (vLLM 0.32 entrypoints/openai/responses/context.py,
 // SimpleContext.append_output; gpt-oss models have messages without tokens there). nil: there are none, as with engines
 // that do not know the field.
-func (a Answer) PromptIDs() Value {
+func (a *Answer) PromptIDs() Value {
 	list := a.Get("prompt_token_ids")
 	if !list.IsArray() {
 		list = a.first("choices").memberOf(a.body.long, "prompt_token_ids")
@@ -153,7 +153,7 @@ func (a Answer) PromptIDs() Value {
 }
 
 // first is the first element of a list.
-func (a Answer) first(list string) Value {
+func (a *Answer) first(list string) Value {
 	for element := range a.Get(list).ElementsOf(a.body.long) {
 		return element
 	}
@@ -161,7 +161,7 @@ func (a Answer) first(list string) Value {
 }
 
 // countPrompt is how many ids are in the list of the prompt's.
-func (a Answer) countPrompt(list Value) int {
+func (a *Answer) countPrompt(list Value) int {
 	if len(list) > 0 && len(a.prompt) > 0 && &list[0] == &a.prompt[0] {
 		return a.promptTokens
 	}
@@ -170,14 +170,14 @@ func (a Answer) countPrompt(list Value) int {
 }
 
 // RawUsage is the usage object, nil if there is none.
-func (a Answer) RawUsage() Value { return a.usage }
+func (a *Answer) RawUsage() Value { return a.usage }
 
 // WithCached returns an answer whose usage says that so many of the prompt's tokens were cached, where it says that any
 // number was. All other bytes of members stay as they are.
-func (a Answer) WithCached(tokens int) Answer {
+func (a *Answer) WithCached(tokens int) Answer {
 	usage, _ := a.Usage()
 	if !usage.Cached.Known {
-		return a
+		return *a
 	}
 	body := editAt(a.body, a.usageAt, func(u Body) Body { return withCached(u, a.dialect, usage.Cached.Tokens, tokens) })
 	edited, _ := a.dialect.ReadAnswer(body.Bytes()) // it is as well-formed as it was
@@ -186,7 +186,7 @@ func (a Answer) WithCached(tokens int) Answer {
 
 // Handoff returns the hand-off in decode's own answer, as a copy: an engine with bidirectional_kv_xfer keeps the blocks
 // of the answer for the next prefill to fetch, for 480 s (vllm nixl/pull_scheduler.py). nil: there is none.
-func (a Answer) Handoff() []byte {
+func (a *Answer) Handoff() []byte {
 	for _, place := range []string{HandoffField, "response." + HandoffField} {
 		if params := a.body.at(place); params.IsObject() {
 			if named := handoffIn(gjson.ParseBytes(params)); named != nil {
@@ -199,10 +199,10 @@ func (a Answer) Handoff() []byte {
 
 // Clean is the body of the answer without what belongs between engines, and its usage with what the client is to see
 // of the prompt.
-func (a Answer) Clean(prompt PromptUsage) Body { return a.dialect.clean(a.body, prompt) }
+func (a *Answer) Clean(prompt PromptUsage) Body { return a.dialect.clean(a.body, prompt) }
 
 // As returns the answer with a body that was made of its own: the same bytes where nothing of it changed.
-func (a Answer) As(body Body) []byte {
+func (a *Answer) As(body Body) []byte {
 	if body.Edited() {
 		return body.Bytes()
 	}

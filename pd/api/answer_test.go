@@ -25,7 +25,7 @@ func TestPrefill_AnAnswerIsAnObject(t *testing.T) {
 	if !isAnswer(Generate, ` [{"text":"x"}]`) {
 		t.Error("SGLang's answer to a batch did not pass")
 	}
-	if (Answer{}).IsOfPrefill() {
+	if new(Answer).IsOfPrefill() {
 		t.Error("no answer passed")
 	}
 }

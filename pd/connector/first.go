@@ -116,7 +116,7 @@ func (h *Handoff) Usage(u api.Usage) api.Usage {
 
 // Whole is the whole answer for the client, of which decode said all, or the rest where its leg is that; clean is what of
 // it is for clients. Prefill's token ids are shown to a client that asked for them.
-func (h *Handoff) Whole(d *api.Dialect, said api.Answer, clean api.Body, showIDs bool) ([]byte, error) {
+func (h *Handoff) Whole(d *api.Dialect, said *api.Answer, clean api.Body, showIDs bool) ([]byte, error) {
 	if !h.GoesOn() {
 		return said.As(clean), nil
 	}

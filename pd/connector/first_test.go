@@ -16,15 +16,15 @@ import (
 func TestHandoff_TheWholeAnswer(t *testing.T) {
 	const first = `{"choices":[{"index":0,"text":"Hel","token_ids":[5]}],"usage":{"prompt_tokens":7,"completion_tokens":1}}`
 	const rest = `{"choices":[{"index":0,"text":"lo","token_ids":[6]}],"usage":{"prompt_tokens":8,"completion_tokens":1}}`
-	said := func(text string) api.Answer {
+	said := func(text string) *api.Answer {
 		answer, err := api.Completions.ReadAnswer([]byte(text))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return answer
+		return &answer
 	}
 	saidFirst := func(text string) *api.FirstToken {
-		token := api.ReadFirstToken(said(text))
+		token := api.ReadFirstToken(*said(text))
 		return &token
 	}
 	behind := &Handoff{First: saidFirst(first), goesOn: true}
