@@ -94,26 +94,36 @@ func equal[T comparable](a, b []T) int {
 	return i
 }
 
-// await returns once no pull to a decode server is under way that is worth waiting for, or the context ends, and
-// notes the one that is sent then. held are the tokens of the prompt that the server has; the new number comes back.
-func (s *sharedPulls) await(ctx context.Context, server string, prompt leadingTokens, tokens, held int) (*pull, int) {
+// await returns once no pull to a decode server is under way that is worth waiting for, or the context ends, or it is too
+// late, and notes the one that is sent then. held are the tokens of the prompt that the server has; the new number comes
+// back.
+func (s *sharedPulls) await(ctx context.Context, until time.Time, server string, prompt leadingTokens, tokens, held int) (*pull, int) {
+	var late <-chan time.Time // nil until there is something to wait for
+	isLate := false
 	for {
 		s.mu.Lock()
 		for _, p := range s.came[server] {
 			held = max(held, min(tokens, prompt.common(&p.prompt)))
 		}
 		before, shared := s.worthAwaiting(server, &prompt, held)
-		if before == nil || ctx.Err() != nil {
+		if before == nil || isLate || ctx.Err() != nil {
 			own := s.beginLocked(server, prompt, tokens-held)
 			s.mu.Unlock()
 			return own, held
 		}
 		s.mu.Unlock()
+		if late == nil {
+			timer := time.NewTimer(time.Until(until))
+			defer timer.Stop()
+			late = timer.C
+		}
 		select {
 		case <-before.ended:
 			if before.came {
 				held = max(held, shared)
 			}
+		case <-late:
+			isLate = true
 		case <-ctx.Done():
 		}
 	}
@@ -190,10 +200,11 @@ func (o *Orchestrator) awaitShared(ctx context.Context, st *requestState, b *bin
 	if !known || count == 0 {
 		return
 	}
-	st.keepRoom() // the pull ends by a timer, at the latest
-	ctx, cancel := context.WithDeadline(ctx, b.handoff.Created.Add(o.Binder.Config.HandoffAge/2))
-	defer cancel()
-	b.pull, b.cachedTokens = o.pulls.await(ctx, server.ID(), prompt, count, max(b.cachedTokens, b.cut.tokens))
+	until := b.handoff.Created.Add(o.Binder.Config.HandoffAge / 2)
+	b.pull, b.cachedTokens = o.pulls.await(ctx, until, server.ID(), prompt, count, max(b.cachedTokens, b.cut.tokens))
+	if b.pull != nil {
+		st.keepRoom() // it ends by a timer, at the latest
+	}
 }
 
 // endPull says that decode has, or will not get, what a request's leg had it pull.

@@ -113,10 +113,10 @@ func TestSharedPulls_Await(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var s sharedPulls
-			first, _ := s.await(t.Context(), "d", testLeading(10_000, 10_200, 2), 10_200, 0)
+			first, _ := s.await(t.Context(), time.Now().Add(time.Minute), "d", testLeading(10_000, 10_200, 2), 10_200, 0)
 			began := time.Now()
 			time.AfterFunc(time.Second, func() { s.end("d", first, true) })
-			own, has := s.await(t.Context(), c.server, c.prompt, len(c.prompt.ids), c.held)
+			own, has := s.await(t.Context(), time.Now().Add(time.Minute), c.server, c.prompt, len(c.prompt.ids), c.held)
 			if waited := time.Since(began) > 0; waited != c.waits || has != c.has {
 				t.Errorf("%s: it waits %v and has %d tokens then", name, waited, has)
 			}
@@ -139,11 +139,11 @@ func TestSharedPulls_NextPullsWhereOneFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s sharedPulls
 		prompt := testLeading(10_000, 10_000, 0)
-		failing, _ := s.await(t.Context(), "d", prompt, 10_000, 0)
+		failing, _ := s.await(t.Context(), time.Now().Add(time.Minute), "d", prompt, 10_000, 0)
 		pulls := make(chan *pull, 5)
 		for range cap(pulls) {
 			go func() {
-				own, _ := s.await(t.Context(), "d", prompt, 10_000, 0)
+				own, _ := s.await(t.Context(), time.Now().Add(time.Minute), "d", prompt, 10_000, 0)
 				pulls <- own
 			}()
 		}
@@ -168,9 +168,9 @@ func TestSharedPulls_WhatHasComeIsNotAwaitedAgain(t *testing.T) {
 		var s sharedPulls
 		prompt := testLeading(10_000, 10_200, 1)
 		for range 2 * mostCame {
-			first, _ := s.await(t.Context(), "d", testLeading(10_000, 10_200, 2), 10_200, 0)
+			first, _ := s.await(t.Context(), time.Now().Add(time.Minute), "d", testLeading(10_000, 10_200, 2), 10_200, 0)
 			s.end("d", first, true)
-			if own, has := s.await(t.Context(), "d", prompt, 10_200, 0); own != nil || has != 10_000 {
+			if own, has := s.await(t.Context(), time.Now().Add(time.Minute), "d", prompt, 10_200, 0); own != nil || has != 10_000 {
 				t.Errorf("it pulls %v, and has %d tokens", own, has)
 			}
 			time.Sleep(2 * cameLife)
@@ -178,7 +178,7 @@ func TestSharedPulls_WhatHasComeIsNotAwaitedAgain(t *testing.T) {
 			if len(s.came) > 0 {
 				t.Errorf("left: %v", s.came)
 			}
-			own, has := s.await(t.Context(), "d", prompt, 10_200, 0)
+			own, has := s.await(t.Context(), time.Now().Add(time.Minute), "d", prompt, 10_200, 0)
 			if own == nil || has != 0 {
 				t.Errorf("later it pulls %v, and has %d tokens", own, has)
 			}
@@ -188,17 +188,39 @@ func TestSharedPulls_WhatHasComeIsNotAwaitedAgain(t *testing.T) {
 }
 
 // A client that leaves, and a hand-off that gets old, wait no longer.
-func TestSharedPulls_AwaitEndsWithItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var s sharedPulls
-		prompt := testLeading(10_000, 10_000, 0)
-		s.await(t.Context(), "d", prompt, 10_000, 0)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if own, has := s.await(ctx, "d", prompt, 10_000, 0); own == nil || has != 0 {
-			t.Errorf("it pulls %v, and has %d tokens", own, has)
+func TestSharedPulls_AwaitEndsWithItsContextAndInTime(t *testing.T) {
+	for name, x := range map[string]struct{ context, until time.Duration }{"the client leaves": {time.Second, time.Minute}, "too late": {time.Minute, time.Second}} {
+		synctest.Test(t, func(t *testing.T) {
+			var s sharedPulls
+			prompt, began := testLeading(10_000, 10_000, 0), time.Now()
+			s.await(t.Context(), began.Add(x.until), "d", prompt, 10_000, 0)
+			ctx, cancel := context.WithTimeout(t.Context(), x.context)
+			defer cancel()
+			own, has := s.await(ctx, began.Add(x.until), "d", prompt, 10_000, 0)
+			if took := time.Since(began); own == nil || has != 0 || took != time.Second {
+				t.Errorf("%s: it pulls %v, and has %d tokens after %v", name, own != nil, has, took)
+			}
+		})
+	}
+}
+
+// A pull may end by a timer when its request has ended: the room of that is nobody else's then. One that pulls nothing to
+// speak of gives it back.
+func TestAwaitShared_KeepsTheRoomOfWhatPulls(t *testing.T) {
+	for held, pulls := range map[int]bool{0: true, 13_990: false} {
+		f := newTestFleet(t, 1, testPrompt(14_000))
+		f.Binder.Cost.DecodeReuse = true
+		st, b := f.bound(t, false)
+		st.room, b.cachedTokens = new(requestRoom), held
+		st.bind.prefix = &prefix{known: true, tokens: tokens.Tokens{IDs: make([]uint32, 14_000)}}
+		tr := st.transfer(b)
+		b.handoff = tr.Handoff()
+		b.handoff.RecordPrefill(tr, answered(t, `{"usage":{"prompt_tokens":14000},"kv_transfer_params":{"remote_block_ids":[[1]]}}`), time.Now())
+		f.awaitShared(t.Context(), st, b)
+		if (b.pull != nil) != pulls || (st.room == nil) != pulls {
+			t.Errorf("%d tokens are there: it pulls %v, and gives the room back %v", held, b.pull != nil, st.room != nil)
 		}
-	})
+	}
 }
 
 // Prompts of which no tokens are known are compared by their text, and images by nothing but that.
