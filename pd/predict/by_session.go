@@ -21,7 +21,7 @@ const tenantSessionsMost = 2048
 // tenantSessions are one tenant's.
 type tenantSessions[V any] struct {
 	entries map[sessionKey]*list.Element
-	order   list.List // of sessionEntry[V], the one with the latest request first
+	order   list.List // of *sessionEntry[V], the one with the latest request first
 	seen    time.Time
 }
 
@@ -47,7 +47,7 @@ func (b *bySession[V]) get(of Session) (v V, known bool) {
 	if !known {
 		return v, false
 	}
-	return e.Value.(sessionEntry[V]).value, true
+	return e.Value.(*sessionEntry[V]).value, true
 }
 
 // put remembers the session's value, unless there is no room for its tenant.
@@ -64,18 +64,18 @@ func (b *bySession[V]) put(of Session, v V, now time.Time) {
 		b.tenants[of.Tenant] = t
 	}
 	t.seen = now
-	t.put(sessionEntry[V]{sessionKey{of.Model, of.Hash}, v})
+	t.put(sessionKey{of.Model, of.Hash}, v)
 }
 
-func (t *tenantSessions[V]) put(entry sessionEntry[V]) {
-	if e, known := t.entries[entry.sessionKey]; known {
-		e.Value = entry
+func (t *tenantSessions[V]) put(key sessionKey, v V) {
+	if e, known := t.entries[key]; known {
+		e.Value.(*sessionEntry[V]).value = v
 		t.order.MoveToFront(e)
 		return
 	}
-	t.entries[entry.sessionKey] = t.order.PushFront(entry)
+	t.entries[key] = t.order.PushFront(&sessionEntry[V]{key, v})
 	if t.order.Len() > tenantSessionsMost {
-		oldest := t.order.Remove(t.order.Back()).(sessionEntry[V])
+		oldest := t.order.Remove(t.order.Back()).(*sessionEntry[V])
 		delete(t.entries, oldest.sessionKey)
 	}
 }

@@ -94,3 +94,12 @@ func TestSessions_TheLongestIdleMakesRoom(t *testing.T) {
 		}
 	}
 }
+
+// Each request of a session says where it is: to note that takes no memory.
+func TestSessions_AKnownOneTakesNoMemory(t *testing.T) {
+	var s Sessions
+	session, at := Session{"a", "m", 7}, cost.Home{Decode: "d"}
+	if n := testing.AllocsPerRun(100, func() { s.Observe(session, at, sessionsBegin) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
