@@ -35,12 +35,13 @@ func (o *Order) bestFreePair(t *Ticket, s *Servers) (pair Pair, least float64) {
 			d, cost = s.bestFrom(t, p, t.on(p), price, least)
 		}
 		if cost < least {
-			pair, least, o.decode, found = Pair{p, d}, cost, d, true
+			pair, least, found = Pair{p, d}, cost, true
 		}
 	}
 	if !found {
 		return Pair{}, math.Inf(1)
 	}
+	o.freePair = pair
 	return pair, least
 }
 

@@ -17,7 +17,7 @@ type look struct {
 	soonest     float64   // at most the least of beginsIn of those that are free to none
 
 	least         float64     // the rank of the best request so far
-	decode        int         // the best decode server of a free prefill server; -1: none was found
+	freePair      Pair        // the best pair of the last request for which one with a free prefill server was found; its Decode is -1: none was
 	fastestDecode DecodeState // no decode server is faster
 
 	moved   []*Ticket // the requests that have become late
@@ -42,7 +42,7 @@ func (o *Order) prepare(s *Servers) {
 	s.AverageAwaiting = o.waitingPerServer
 	o.gaps.advance(s)
 	s.StreamDiscount = o.gaps.discount()
-	o.isFree, o.decode = sized(o.isFree, len(s.Prefill)), -1
+	o.isFree, o.freePair = sized(o.isFree, len(s.Prefill)), Pair{Aggregated, -1}
 	ahead := o.cfg.Ahead.Seconds()
 	for p := range s.Prefill {
 		state := &s.Prefill[p]

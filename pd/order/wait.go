@@ -42,25 +42,35 @@ func (o *Order) mayGo(t *Ticket, s *Servers) (Pair, bool) {
 // would go behind the best so far wherever that is: then its pair need not be found. Behind a request
 // for which its free server is not the best of all stand many others that could go there.
 func (o *Order) goesBehindBest(t *Ticket, s *Servers) bool {
-	if math.IsInf(o.least, 1) || o.decode < 0 || !s.fitsPair(t, &s.Decode[o.decode]) {
+	decode := o.freePair.Decode
+	if math.IsInf(o.least, 1) || decode < 0 || !s.fitsPair(t, &s.Decode[decode]) {
 		return false
 	}
-	price, most := o.price(t), math.Inf(1)
 	for _, p := range o.free {
-		if t.awaitsRest(p, &s.Prefill[p]) {
+		if t.awaitsRest(p, &s.Prefill[p]) || t.rankOn(p) < o.least {
 			return false
 		}
-		if t.rankOn(p) < o.least {
-			return false
-		}
-		if o.decode != s.Prefill[p].Self {
-			most = min(most, s.costOnPair(t, Pair{p, o.decode}, t.on(p), t.mostMissingOn(o.decode), at(t.DecodeReady, o.decode), price))
+	}
+	price := o.price(t)
+	cost := func(p int) float64 {
+		return s.costOnPair(t, Pair{p, decode}, t.on(p), t.mostMissingOn(decode), at(t.DecodeReady, decode), price)
+	}
+	if o.isBestOfAll(t, s, price, cost(o.freePair.Prefill)) { // mostly: it is the cheapest of those that are free to another one
+		return true
+	}
+	most := math.Inf(1)
+	for _, p := range o.free {
+		if decode != s.Prefill[p].Self {
+			most = min(most, cost(p))
 		}
 	}
-	if math.IsInf(most, 1) || !(most <= o.leastAggregated(t, s)) {
-		return false
-	}
-	return !o.mayBusyCostLess(t, s, price, most-s.HandOff-o.fastestDecode.leastCost(t))
+	return o.isBestOfAll(t, s, price, most)
+}
+
+// isBestOfAll reports whether it is certain that no busy server, and no decode server alone, would cost a request less than
+// a free pair that costs so much.
+func (o *Order) isBestOfAll(t *Ticket, s *Servers, price, cost float64) bool {
+	return !math.IsInf(cost, 1) && cost <= o.leastAggregated(t, s) && !o.mayBusyCostLess(t, s, price, cost-s.HandOff-o.fastestDecode.leastCost(t))
 }
 
 // followShare is the part of its wait within which a request that follows another one must get its
